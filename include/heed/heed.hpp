@@ -1,0 +1,4 @@
+#pragma once
+
+#include <heed/types.hpp>
+#include <heed/version.hpp>

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <heed/detail/inputs.hpp>
+#include <heed/detail/problem.hpp>
+
+#include <cmath>
+#include <vector>
+
+HEED_NAMESPACE_BEGIN
+namespace detail {
+
+/// Attention as the formula reads, one query row after the other. Weights of one row are all that it keeps.
+template <typename Scalar>
+void reference_head(const problem<Scalar>& p, index b, index h) {
+  using Acc = accumulator_t<Scalar>;
+  using std::exp;
+  using std::log;
+  const score_params<Acc> score = p.score(b, h);
+  const index kv = p.kv_head(h), n_kv = p.n_kv(b);
+  std::vector<index> seen;   // the keys that the row sees
+  std::vector<Acc> weights;  // first their scores, then exp(score - max)
+  std::vector<Acc> sums(static_cast<std::size_t>(p.d_v()), Acc(0));
+
+  for (index i = 0; i < p.n_q(); ++i) {
+    // scores s_ij = q_i . k_j, scaled, capped and biased, and their maximum
+    seen.clear();
+    weights.clear();
+    Acc max = score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest());
+    for (index j = 0; j < n_kv; ++j) {
+      if (!visible(score, i, j)) continue;
+      Acc dot(0);
+      for (index c = 0; c < p.d_k(); ++c) dot += Acc(p.query(b, h, i, c)) * Acc(p.key(b, kv, j, c));
+      seen.push_back(j);
+      weights.push_back(score_of(score, dot, i, j));
+      if (weights.back() > max) max = weights.back();
+    }
+
+    // weights exp(s_ij - max), their sum, and the sum of the values under them
+    Acc sum = score.has_sink ? Acc(exp(score.sink - max)) : Acc(0);
+    std::fill(sums.begin(), sums.end(), Acc(0));
+    for (std::size_t n = 0; n < seen.size(); ++n) {
+      weights[n] = exp(weights[n] - max);
+      sum += weights[n];
+      for (index c = 0; c < p.d_v(); ++c) sums[static_cast<std::size_t>(c)] += weights[n] * Acc(p.value(b, kv, seen[n], c));
+    }
+
+    const bool empty = sum == Acc(0);  // no key, and no sink
+    for (index c = 0; c < p.d_v(); ++c) p.out(b, h, i, c) = Scalar(empty ? Acc(0) : Acc(sums[static_cast<std::size_t>(c)] / sum));
+    if (p.lse.data) p.lse(b, h, i, 0) = empty ? negative_infinity<Acc>() : Acc(max + log(sum));
+  }
+}
+
+template <typename Scalar>
+void reference(const problem<Scalar>& p) {
+  for (index b = 0; b < p.query.batch; ++b)
+    for (index h = 0; h < p.query.heads; ++h) reference_head(p, b, h);
+}
+
+}  // namespace detail
+
+/// softmax(scale Q K^T) V computed directly in O(n_q n_kv d) time, for any scalar type with the arithmetic, exp, log and tanh: the oracle
+/// that every other path is tested against (Vaswani et al. 2017, equation 1).
+///
+/// query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> n_q x Dv. A row that sees no key is 0. Throws std::invalid_argument for sizes that
+/// do not fit together and for options out of range.
+template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename... Terms>
+auto reference_attention(const Query& query, const Key& key, const Value& value, const attention_options& options = {}, const Terms&... terms) {
+  const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("reference_attention", query, key, value);
+  typename decltype(in)::output out(in.query.rows, in.value.cols);
+  detail::reference(detail::make_problem("reference_attention", in.query, in.key, in.value, writable_view(out), {}, options, terms...));
+  return out;
+}
+
+/// The same together with the natural-log sum of exponentials of each row (-infinity for a row that sees no key; sinks included).
+template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename... Terms>
+auto reference_attention_with_lse(const Query& query, const Key& key, const Value& value, const attention_options& options = {},
+                                  const Terms&... terms) {
+  const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("reference_attention_with_lse", query, key, value);
+  typename decltype(in)::result result(in.query.rows, in.value.cols);
+  detail::reference(detail::make_problem("reference_attention_with_lse", in.query, in.key, in.value, writable_view(result.out),
+                                         writable_view(result.lse), options, terms...));
+  return result;
+}
+
+HEED_NAMESPACE_END

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <heed/types.hpp>
+
+#include <Eigen/Core>
+#include <type_traits>
+
+HEED_NAMESPACE_BEGIN
+
+/// A strided view of a [batch, heads, rows, cols] tensor that somebody else owns. Strides count elements, may be 0 (the same values again:
+/// broadcast) and are free in order, so [B,H,N,D], [B,N,H,D], a slice of a packed QKV matrix or a single Eigen matrix are all views.
+/// A view of `const Scalar` reads; a view of `Scalar` may be written through.
+template <typename Scalar>
+struct tensor_view {
+  Scalar* data = nullptr;
+  index batch = 0, heads = 0, rows = 0, cols = 0;
+  index batch_stride = 0, head_stride = 0, row_stride = 0, col_stride = 1;
+
+  /// A writable view is also a readable one.
+  operator tensor_view<const Scalar>() const {
+    return {data, batch, heads, rows, cols, batch_stride, head_stride, row_stride, col_stride};
+  }
+  Scalar* head(index b, index h) const { return data + b * batch_stride + h * head_stride; }
+  Scalar& operator()(index b, index h, index i, index c) const { return head(b, h)[i * row_stride + c * col_stride]; }
+};
+
+/// A dense tensor in the order [batch, heads, length, dim].
+template <typename Scalar>
+tensor_view<Scalar> bhnd(Scalar* data, index batch, index heads, index length, index dim) {
+  return {data, batch, heads, length, dim, heads * length * dim, length * dim, dim, 1};
+}
+
+/// A dense tensor in the order [batch, length, heads, dim].
+template <typename Scalar>
+tensor_view<Scalar> bnhd(Scalar* data, index batch, index length, index heads, index dim) {
+  return {data, batch, heads, length, dim, length * heads * dim, dim, heads * dim, 1};
+}
+
+namespace detail {
+template <typename T>
+constexpr bool is_eigen = std::is_base_of<Eigen::EigenBase<std::decay_t<T>>, std::decay_t<T>>::value;
+
+template <typename T>
+constexpr bool has_memory = (int(Eigen::internal::traits<std::decay_t<T>>::Flags) & int(Eigen::DirectAccessBit)) != 0;
+}  // namespace detail
+
+/// One Eigen matrix, Map, block or transpose as a tensor of one batch entry and one head: no copy, any strides.
+template <typename Derived>
+auto view(const Eigen::DenseBase<Derived>& matrix) -> tensor_view<const typename Derived::Scalar> {
+  static_assert(detail::has_memory<Derived>, "this expression has no memory to look at: evaluate it into a matrix first");
+  const Derived& m = matrix.derived();
+  return {m.data(), 1, 1, m.rows(), m.cols(), 0, 0, m.rowStride(), m.colStride()};
+}
+
+/// The same, to be written through: a matrix, or a Map or block made on the spot.
+template <typename Out>
+auto writable_view(Out&& matrix) -> tensor_view<typename std::decay_t<Out>::Scalar> {
+  static_assert(detail::is_eigen<Out> && detail::has_memory<Out>, "an output must be an Eigen matrix, Map or block");
+  static_assert(!std::is_const<std::remove_reference_t<Out>>::value, "an output must not be const");
+  return {matrix.data(), 1, 1, matrix.rows(), matrix.cols(), 0, 0, matrix.rowStride(), matrix.colStride()};
+}
+
+/// Columns [h * dim, (h + 1) * dim) of row b * length + i are head h of token i of sequence b: the layout that a projection leaves.
+template <typename Derived>
+auto split_heads(const Eigen::DenseBase<Derived>& packed, index heads, index batch = 1) -> tensor_view<const typename Derived::Scalar> {
+  tensor_view<const typename Derived::Scalar> v = view(packed);
+  const index length = batch > 0 ? v.rows / batch : 0, dim = heads > 0 ? v.cols / heads : 0;
+  return {v.data, batch, heads, length, dim, length * v.row_stride, dim * v.col_stride, v.row_stride, v.col_stride};
+}
+
+HEED_NAMESPACE_END
