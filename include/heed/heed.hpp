@@ -1,4 +1,19 @@
 #pragma once
 
+/// heed: scaled dot-product attention on the CPU. This header includes every job; each may be included alone.
+
+#include <heed/attention.hpp>
+#include <heed/executor.hpp>
+#include <heed/isa.hpp>
+#include <heed/multi_head.hpp>
+#include <heed/options.hpp>
+#include <heed/projection.hpp>
+#include <heed/reference.hpp>
+#include <heed/softmax.hpp>
+#include <heed/streaming.hpp>
+#include <heed/tensor.hpp>
+#include <heed/terms.hpp>
 #include <heed/types.hpp>
 #include <heed/version.hpp>
+#include <heed/weights.hpp>
+#include <heed/workspace.hpp>

@@ -60,12 +60,12 @@ auto writable_view(Out&& matrix) -> tensor_view<typename std::decay_t<Out>::Scal
   return {matrix.data(), 1, 1, matrix.rows(), matrix.cols(), 0, 0, matrix.rowStride(), matrix.colStride()};
 }
 
-/// Columns [h * dim, (h + 1) * dim) of row b * length + i are head h of token i of sequence b: the layout that a projection leaves.
-template <typename Derived>
-auto split_heads(const Eigen::DenseBase<Derived>& packed, index heads, index batch = 1) -> tensor_view<const typename Derived::Scalar> {
-  tensor_view<const typename Derived::Scalar> v = view(packed);
-  const index length = batch > 0 ? v.rows / batch : 0, dim = heads > 0 ? v.cols / heads : 0;
-  return {v.data, batch, heads, length, dim, length * v.row_stride, dim * v.col_stride, v.row_stride, v.col_stride};
+/// The layout that a projection leaves: columns [h * dim, (h + 1) * dim) of row b * length + i are head h of token i of sequence b.
+/// The rows must be a multiple of batch and the columns a multiple of heads.
+template <typename Scalar>
+tensor_view<Scalar> split_heads(const tensor_view<Scalar>& packed, index heads, index batch = 1) {
+  const index length = packed.rows / batch, dim = packed.cols / heads;
+  return {packed.data, batch, heads, length, dim, length * packed.row_stride, dim * packed.col_stride, packed.row_stride, packed.col_stride};
 }
 
 HEED_NAMESPACE_END

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <heed/detail/problem.hpp>
+#include <heed/executor.hpp>
+#include <heed/streaming.hpp>
+#include <heed/workspace.hpp>
+
+HEED_NAMESPACE_BEGIN
+namespace detail {
+
+/// Runs a checked problem on the best path that its scalar type has.
+template <typename Scalar>
+void forward(const problem<Scalar>& p, workspace&) {
+  streaming(p);
+}
+
+}  // namespace detail
+HEED_NAMESPACE_END

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <heed/detail/abi.hpp>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+HEED_NAMESPACE_BEGIN
+
+/// Where the work of a call runs: implement it to lend the library a pool of your own (see attention_options::executor).
+class executor {
+ public:
+  using work_function = void (*)(void* context, int worker);
+
+  virtual ~executor() = default;
+  /// How many workers are worth having.
+  virtual int workers() const = 0;
+  /// Calls work(context, w) once for each w in [0, workers), on any threads, one after the other or at the same time, and returns when
+  /// all have returned. The workers share out the tasks among themselves, so that one which starts late or never in parallel loses time only.
+  virtual void run(int workers, work_function work, void* context) = 0;
+};
+
+/// Starts threads for each call and joins them: nothing to keep, some ten microseconds a thread a call.
+class thread_executor : public executor {
+ public:
+  explicit thread_executor(int workers) : workers_(workers) {}
+  int workers() const override { return workers_; }
+  void run(int workers, work_function work, void* context) override {
+    std::vector<std::thread> threads;
+    threads.reserve(static_cast<std::size_t>(workers > 1 ? workers - 1 : 0));
+    for (int w = 1; w < workers; ++w) threads.emplace_back(work, context, w);
+    work(context, 0);
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  int workers_;
+};
+
+/// Lends a pool that has Schedule(function) and NumThreads(), such as Eigen::ThreadPool. The calling thread works too.
+template <typename Pool>
+class pool_executor : public executor {
+ public:
+  explicit pool_executor(Pool& pool) : pool_(pool) {}
+  int workers() const override { return static_cast<int>(pool_.NumThreads()) + 1; }
+  void run(int workers, work_function work, void* context) override {
+    std::mutex mutex;
+    std::condition_variable all_done;
+    int running = workers - 1;
+    for (int w = 1; w < workers; ++w)
+      pool_.Schedule([&mutex, &all_done, &running, work, context, w] {
+        work(context, w);
+        const std::lock_guard<std::mutex> lock(mutex);  // held while notifying: the waiting frame may not end before
+        if (--running == 0) all_done.notify_one();
+      });
+    work(context, 0);
+    std::unique_lock<std::mutex> lock(mutex);
+    all_done.wait(lock, [&running] { return running == 0; });
+  }
+
+ private:
+  Pool& pool_;
+};
+
+#ifdef _OPENMP
+/// Runs the workers as one OpenMP parallel region.
+class openmp_executor : public executor {
+ public:
+  explicit openmp_executor(int workers) : workers_(workers) {}
+  int workers() const override { return workers_; }
+  void run(int workers, work_function work, void* context) override {
+#pragma omp parallel for num_threads(workers) schedule(static, 1)
+    for (int w = 0; w < workers; ++w) work(context, w);
+  }
+
+ private:
+  int workers_;
+};
+#endif
+
+namespace detail {
+
+/// Runs task(index, worker) for every index in [0, tasks), each once, shared out among the workers in ascending order.
+template <typename Task>
+void for_each_task(std::ptrdiff_t tasks, int workers, executor* pool, const Task& task) {
+  if (tasks < workers) workers = static_cast<int>(tasks);
+  if (workers <= 1) {
+    for (std::ptrdiff_t t = 0; t < tasks; ++t) task(t, 0);
+    return;
+  }
+  struct shared {
+    const Task& task;
+    std::ptrdiff_t tasks;
+    std::atomic<std::ptrdiff_t> next{0};
+  } context{task, tasks};
+  const heed::executor::work_function work = [](void* pointer, int worker) {
+    shared& s = *static_cast<shared*>(pointer);
+    for (std::ptrdiff_t t; (t = s.next.fetch_add(1, std::memory_order_relaxed)) < s.tasks;) s.task(t, worker);
+  };
+  if (pool) {
+    pool->run(workers, work, &context);
+  } else {
+    thread_executor(workers).run(workers, work, &context);
+  }
+}
+
+}  // namespace detail
+HEED_NAMESPACE_END

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <heed/detail/check.hpp>
+#include <heed/detail/inputs.hpp>
+#include <heed/detail/score.hpp>
+
+#include <cmath>
+
+HEED_NAMESPACE_BEGIN
+
+/// softmax(scale * scores) along each row, with the row's maximum subtracted before the exponential so that nothing overflows.
+///
+/// scores n_q x n_kv -> n_q x n_kv; every row sums to 1. A score of -infinity has weight 0; a row of nothing else, or of no columns, is 0.
+/// Throws std::invalid_argument for a scale that is not finite.
+template <typename Scores>
+auto scaled_softmax(const Scores& scores, double scale = 1) {
+  static_assert(detail::is_eigen<Scores>, "scaled_softmax takes an Eigen matrix or expression");
+  using Scalar = typename detail::scalar_of<Scores>::type;
+  using Acc = accumulator_t<Scalar>;
+  using std::exp;
+  if (!detail::is_finite(scale)) detail::fail_with("heed::scaled_softmax: scale must be finite, but is ", scale);
+
+  const detail::input<Scalar, Scores> in(scores);
+  rows<Scalar, Scores::ColsAtCompileTime> weights(in.view.rows, in.view.cols);
+  row_vector<Acc> row(in.view.cols);
+  for (index i = 0; i < weights.rows(); ++i) {
+    Acc max(std::numeric_limits<Acc>::lowest()), sum(0);
+    for (index j = 0; j < row.size(); ++j) {
+      const Acc score(in.view(0, 0, i, j));
+      row(j) = detail::is_negative_infinity(score) ? score : Acc(score * Acc(scale));  // a masked score stays masked, whatever the scale
+      if (row(j) > max) max = row(j);
+    }
+    for (index j = 0; j < row.size(); ++j) {
+      row(j) = detail::is_negative_infinity(row(j)) ? Acc(0) : Acc(exp(row(j) - max));
+      sum += row(j);
+    }
+    const bool empty = sum == Acc(0);
+    for (index j = 0; j < row.size(); ++j) weights(i, j) = Scalar(empty ? Acc(0) : Acc(row(j) / sum));
+  }
+  return weights;
+}
+
+HEED_NAMESPACE_END

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <heed/detail/inputs.hpp>
+#include <heed/detail/problem.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+HEED_NAMESPACE_BEGIN
+namespace detail {
+
+/// Rows [first, first + count) of one head as an Eigen matrix, where they lie.
+template <typename Scalar>
+auto rows_of(const tensor_view<Scalar>& view, index b, index h, index first, index count) {
+  using matrix = std::conditional_t<std::is_const<Scalar>::value, const rows<std::remove_const_t<Scalar>>, rows<Scalar>>;
+  using stride = Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>;
+  return Eigen::Map<matrix, Eigen::Unaligned, stride>(view.head(b, h) + first * view.row_stride, count, view.cols,
+                                                      stride(view.row_stride, view.col_stride));
+}
+
+/// Attention a tile at a time: what is kept of the keys seen so far is, for each query row, the largest score m, the sum l of exp(s - m) and
+/// the values summed under the same weights. A new tile with a larger maximum rescales them by exp(m_old - m_new), so no n_q x n_kv matrix
+/// ever exists (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1).
+template <typename Scalar>
+void streaming_head(const problem<Scalar>& p, index b, index h) {
+  using Acc = accumulator_t<Scalar>;
+  using std::exp;
+  using std::log;
+  constexpr index tile_q = 32, tile_k = 64;
+  const score_params<Acc> score = p.score(b, h);
+  const index kv = p.kv_head(h), n_kv = p.n_kv(b);
+
+  for (index i0 = 0; i0 < p.n_q(); i0 += tile_q) {
+    const index m = (std::min)(tile_q, p.n_q() - i0);
+    const rows<Acc> query = rows_of(p.query, b, h, i0, m).template cast<Acc>();
+    rows<Acc> out = rows<Acc>::Constant(m, p.d_v(), Acc(0));
+    row_vector<Acc> max = row_vector<Acc>::Constant(m, score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest()));
+    row_vector<Acc> sum = row_vector<Acc>::Constant(m, score.has_sink ? Acc(1) : Acc(0));
+
+    // the keys that the band leaves to this block of queries
+    const index first = (std::max)(index(0), i0 + score.band.low), last = (std::min)(n_kv - 1, i0 + m - 1 + score.band.high);
+    for (index j0 = first; j0 <= last; j0 += tile_k) {
+      const index n = (std::min)(tile_k, last + 1 - j0);
+      const rows<Acc> value = rows_of(p.value, b, kv, j0, n).template cast<Acc>();
+      rows<Acc> weights = query * rows_of(p.key, b, kv, j0, n).template cast<Acc>().transpose();
+      for (index i = 0; i < m; ++i) {
+        Acc new_max = max(i);
+        for (index j = 0; j < n; ++j)
+          if (visible(score, i0 + i, j0 + j)) {
+            weights(i, j) = score_of(score, weights(i, j), i0 + i, j0 + j);
+            if (weights(i, j) > new_max) new_max = weights(i, j);
+          }
+        const Acc rescale = exp(max(i) - new_max);
+        max(i) = new_max;
+        sum(i) *= rescale;
+        out.row(i) *= rescale;
+        for (index j = 0; j < n; ++j)
+          if (visible(score, i0 + i, j0 + j)) {  // a hidden pair is skipped: 0 times a NaN behind the mask would be NaN
+            const Acc weight = exp(weights(i, j) - new_max);
+            sum(i) += weight;
+            out.row(i) += weight * value.row(j);
+          }
+      }
+    }
+
+    for (index i = 0; i < m; ++i) {
+      const bool empty = sum(i) == Acc(0);  // no key, and no sink
+      for (index c = 0; c < p.d_v(); ++c) p.out(b, h, i0 + i, c) = Scalar(empty ? Acc(0) : Acc(out(i, c) / sum(i)));
+      if (p.lse.data) p.lse(b, h, i0 + i, 0) = empty ? negative_infinity<Acc>() : Acc(max(i) + log(sum(i)));
+    }
+  }
+}
+
+template <typename Scalar>
+void streaming(const problem<Scalar>& p) {
+  for (index b = 0; b < p.query.batch; ++b)
+    for (index h = 0; h < p.query.heads; ++h) streaming_head(p, b, h);
+}
+
+}  // namespace detail
+
+/// attention in its tiled, online-softmax form, in plain Eigen for any scalar type: O(n) memory, the readable twin of the kernels.
+///
+/// query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> n_q x Dv. A row that sees no key is 0. Throws std::invalid_argument for sizes that
+/// do not fit together and for options out of range.
+template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename... Terms>
+auto streaming_attention(const Query& query, const Key& key, const Value& value, const attention_options& options = {}, const Terms&... terms) {
+  const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("streaming_attention", query, key, value);
+  typename decltype(in)::output out(in.query.rows, in.value.cols);
+  detail::streaming(detail::make_problem("streaming_attention", in.query, in.key, in.value, writable_view(out), {}, options, terms...));
+  return out;
+}
+
+/// The same together with the natural-log sum of exponentials of each row (-infinity for a row that sees no key; sinks included).
+template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename... Terms>
+auto streaming_attention_with_lse(const Query& query, const Key& key, const Value& value, const attention_options& options = {},
+                                  const Terms&... terms) {
+  const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("streaming_attention_with_lse", query, key, value);
+  typename decltype(in)::result result(in.query.rows, in.value.cols);
+  detail::streaming(detail::make_problem("streaming_attention_with_lse", in.query, in.key, in.value, writable_view(result.out),
+                                         writable_view(result.lse), options, terms...));
+  return result;
+}
+
+HEED_NAMESPACE_END

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <heed/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+HEED_NAMESPACE_BEGIN
+
+/// Memory that calls use and leave for the next one: it grows to the largest need and is freed with the object. A call that is given a
+/// workspace which has grown enough allocates nothing. One workspace serves one call at a time.
+class workspace {
+ public:
+  /// At least `bytes` bytes, aligned to 64; what was there before is lost.
+  void* reserve(index bytes) {
+    if (bytes > capacity_) {
+      memory_.reset();
+      memory_.reset(new unsigned char[static_cast<std::size_t>(bytes) + alignment]);
+      capacity_ = bytes;
+    }
+    const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(memory_.get());
+    return memory_.get() + (alignment - address % alignment) % alignment;
+  }
+  /// How much it has grown to.
+  index capacity() const { return capacity_; }
+
+ private:
+  static constexpr std::size_t alignment = 64;
+  std::unique_ptr<unsigned char[]> memory_;
+  index capacity_ = 0;
+};
+
+HEED_NAMESPACE_END
