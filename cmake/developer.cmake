@@ -1,0 +1,24 @@
+# Flags and dependencies of our own programs. A user of heed::heed never meets them.
+include(FetchContent)
+
+# -O2 and no -march: the build that the library must be fast in.
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
+
+# heed with our warnings, which are errors for us alone. Eigen's headers come as system headers and stay silent.
+add_library(heed_developer INTERFACE)
+target_link_libraries(heed_developer INTERFACE heed::heed)
+target_compile_options(heed_developer INTERFACE -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow -Werror)
+set(CMAKE_CXX_EXTENSIONS OFF)
+
+# heed_require(NAME REPOSITORY TAG): an installed package if there is one, whatever its version, else the release from its project.
+function(heed_require name repository tag)
+  set(system "")
+  if(CMAKE_VERSION VERSION_GREATER_EQUAL 3.25)
+    set(system SYSTEM)
+  endif()
+  FetchContent_Declare(${name} GIT_REPOSITORY "https://github.com/${repository}" GIT_TAG "${tag}" GIT_SHALLOW TRUE ${system} FIND_PACKAGE_ARGS)
+  FetchContent_MakeAvailable(${name})
+endfunction()
