@@ -22,3 +22,10 @@ function(heed_require name repository tag)
   FetchContent_Declare(${name} GIT_REPOSITORY "https://github.com/${repository}" GIT_TAG "${tag}" GIT_SHALLOW TRUE ${system} FIND_PACKAGE_ARGS)
   FetchContent_MakeAvailable(${name})
 endfunction()
+
+# heed_skip(NAME REASON): a test that this machine cannot run shows as skipped, with the reason in ctest's list.
+function(heed_skip name reason)
+  message(NOTICE "Skipped test ${name}: ${reason}")
+  add_test(NAME "${name}" COMMAND "${CMAKE_COMMAND}" -E echo "SKIP: ${reason}")
+  set_tests_properties("${name}" PROPERTIES SKIP_REGULAR_EXPRESSION "^SKIP: ")
+endfunction()
