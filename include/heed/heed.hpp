@@ -5,6 +5,7 @@
 #include <heed/attention.hpp>
 #include <heed/executor.hpp>
 #include <heed/isa.hpp>
+#include <heed/merge.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/options.hpp>
 #include <heed/projection.hpp>

@@ -9,51 +9,48 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// Attention as the formula reads, one query row after the other. Weights of one row are all that it keeps.
+/// Attention as the formula reads, one query row after the other. The weights of one row are all that it keeps.
 template <typename Scalar>
-void reference_head(const problem<Scalar>& p, index b, index h) {
+void reference_head(const head_problem<Scalar>& p) {
   using Acc = accumulator_t<Scalar>;
   using std::exp;
   using std::log;
-  const score_params<Acc> score = p.score(b, h);
-  const index kv = p.kv_head(h), n_kv = p.n_kv(b);
   std::vector<index> seen;   // the keys that the row sees
-  std::vector<Acc> weights;  // first their scores, then exp(score - max)
-  std::vector<Acc> sums(static_cast<std::size_t>(p.d_v()), Acc(0));
+  std::vector<Acc> weights;  // first their scores s_ij, then exp(s_ij - max)
 
-  for (index i = 0; i < p.n_q(); ++i) {
-    // scores s_ij = q_i . k_j, scaled, capped and biased, and their maximum
+  for (index i = 0; i < p.query.rows; ++i) {
     seen.clear();
     weights.clear();
-    Acc max = score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest());
-    for (index j = 0; j < n_kv; ++j) {
-      if (!visible(score, i, j)) continue;
+    Acc max = p.score.has_sink ? p.score.sink : Acc(std::numeric_limits<Acc>::lowest());
+    for (index j = 0; j < p.key.rows; ++j) {
+      if (!visible(p.score, i, j)) continue;
       Acc dot(0);
-      for (index c = 0; c < p.d_k(); ++c) dot += Acc(p.query(b, h, i, c)) * Acc(p.key(b, kv, j, c));
+      for (index c = 0; c < p.query.cols; ++c) dot += Acc(p.query(i, c)) * Acc(p.key(j, c));
       seen.push_back(j);
-      weights.push_back(score_of(score, dot, i, j));
+      weights.push_back(score_of(p.score, dot, i, j));
       if (weights.back() > max) max = weights.back();
     }
 
-    // weights exp(s_ij - max), their sum, and the sum of the values under them
-    Acc sum = score.has_sink ? Acc(exp(score.sink - max)) : Acc(0);
-    std::fill(sums.begin(), sums.end(), Acc(0));
-    for (std::size_t n = 0; n < seen.size(); ++n) {
-      weights[n] = exp(weights[n] - max);
-      sum += weights[n];
-      for (index c = 0; c < p.d_v(); ++c) sums[static_cast<std::size_t>(c)] += weights[n] * Acc(p.value(b, kv, seen[n], c));
+    Acc sum = p.score.has_sink ? Acc(exp(p.score.sink - max)) : Acc(0);
+    for (Acc& weight : weights) {
+      weight = exp(weight - max);
+      sum += weight;
     }
 
     const bool empty = sum == Acc(0);  // no key, and no sink
-    for (index c = 0; c < p.d_v(); ++c) p.out(b, h, i, c) = Scalar(empty ? Acc(0) : Acc(sums[static_cast<std::size_t>(c)] / sum));
-    if (p.lse.data) p.lse(b, h, i, 0) = empty ? negative_infinity<Acc>() : Acc(max + log(sum));
+    for (index c = 0; c < p.value.cols; ++c) {
+      Acc weighted(0);
+      for (std::size_t n = 0; n < seen.size(); ++n) weighted += weights[n] * Acc(p.value(seen[n], c));
+      p.out(i, c) = Scalar(empty ? Acc(0) : Acc(weighted / sum));
+    }
+    if (p.lse.data) p.lse(i, 0) = empty ? negative_infinity<Acc>() : Acc(max + log(sum));
   }
 }
 
 template <typename Scalar>
 void reference(const problem<Scalar>& p) {
-  for (index b = 0; b < p.query.batch; ++b)
-    for (index h = 0; h < p.query.heads; ++h) reference_head(p, b, h);
+  for (index b = 0; b < p.batch(); ++b)
+    for (index h = 0; h < p.num_heads(); ++h) reference_head(p.head(b, h));
 }
 
 }  // namespace detail

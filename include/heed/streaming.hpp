@@ -9,40 +9,38 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// Rows [first, first + count) of one head as an Eigen matrix, where they lie.
+/// Rows [first, first + count) of a view as an Eigen matrix, where they lie.
 template <typename Scalar>
-auto rows_of(const tensor_view<Scalar>& view, index b, index h, index first, index count) {
-  using matrix = std::conditional_t<std::is_const<Scalar>::value, const rows<std::remove_const_t<Scalar>>, rows<Scalar>>;
+auto rows_of(const matrix_view<Scalar>& view, index first, index count) {
   using stride = Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>;
-  return Eigen::Map<matrix, Eigen::Unaligned, stride>(view.head(b, h) + first * view.row_stride, count, view.cols,
-                                                      stride(view.row_stride, view.col_stride));
+  return Eigen::Map<const rows<std::remove_const_t<Scalar>>, Eigen::Unaligned, stride>(view.data + first * view.row_stride, count, view.cols,
+                                                                                        stride(view.row_stride, view.col_stride));
 }
 
-/// Attention a tile at a time: what is kept of the keys seen so far is, for each query row, the largest score m, the sum l of exp(s - m) and
-/// the values summed under the same weights. A new tile with a larger maximum rescales them by exp(m_old - m_new), so no n_q x n_kv matrix
-/// ever exists (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1).
+/// Attention a tile at a time: what is kept of the keys seen so far is, for each query row, the largest score, the sum of exp(s - max) and
+/// the values summed under the same weights. A new tile with a larger maximum rescales them by exp(max_old - max_new), so no n_q x n_kv
+/// matrix ever exists (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1).
 template <typename Scalar>
-void streaming_head(const problem<Scalar>& p, index b, index h) {
+void streaming_head(const head_problem<Scalar>& p) {
   using Acc = accumulator_t<Scalar>;
   using std::exp;
   using std::log;
   constexpr index tile_q = 32, tile_k = 64;
-  const score_params<Acc> score = p.score(b, h);
-  const index kv = p.kv_head(h), n_kv = p.n_kv(b);
+  const score_params<Acc>& score = p.score;
 
-  for (index i0 = 0; i0 < p.n_q(); i0 += tile_q) {
-    const index m = (std::min)(tile_q, p.n_q() - i0);
-    const rows<Acc> query = rows_of(p.query, b, h, i0, m).template cast<Acc>();
-    rows<Acc> out = rows<Acc>::Constant(m, p.d_v(), Acc(0));
+  for (index i0 = 0; i0 < p.query.rows; i0 += tile_q) {
+    const index m = (std::min)(tile_q, p.query.rows - i0);
+    const rows<Acc> query = rows_of(p.query, i0, m).template cast<Acc>();
+    rows<Acc> out = rows<Acc>::Constant(m, p.value.cols, Acc(0));
     row_vector<Acc> max = row_vector<Acc>::Constant(m, score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest()));
     row_vector<Acc> sum = row_vector<Acc>::Constant(m, score.has_sink ? Acc(1) : Acc(0));
 
     // the keys that the band leaves to this block of queries
-    const index first = (std::max)(index(0), i0 + score.band.low), last = (std::min)(n_kv - 1, i0 + m - 1 + score.band.high);
+    const index first = (std::max)(index(0), i0 + score.band.low), last = (std::min)(p.key.rows - 1, i0 + m - 1 + score.band.high);
     for (index j0 = first; j0 <= last; j0 += tile_k) {
       const index n = (std::min)(tile_k, last + 1 - j0);
-      const rows<Acc> value = rows_of(p.value, b, kv, j0, n).template cast<Acc>();
-      rows<Acc> weights = query * rows_of(p.key, b, kv, j0, n).template cast<Acc>().transpose();
+      const rows<Acc> value = rows_of(p.value, j0, n).template cast<Acc>();
+      rows<Acc> weights = query * rows_of(p.key, j0, n).template cast<Acc>().transpose();
       for (index i = 0; i < m; ++i) {
         Acc new_max = max(i);
         for (index j = 0; j < n; ++j)
@@ -65,16 +63,16 @@ void streaming_head(const problem<Scalar>& p, index b, index h) {
 
     for (index i = 0; i < m; ++i) {
       const bool empty = sum(i) == Acc(0);  // no key, and no sink
-      for (index c = 0; c < p.d_v(); ++c) p.out(b, h, i0 + i, c) = Scalar(empty ? Acc(0) : Acc(out(i, c) / sum(i)));
-      if (p.lse.data) p.lse(b, h, i0 + i, 0) = empty ? negative_infinity<Acc>() : Acc(max(i) + log(sum(i)));
+      for (index c = 0; c < p.value.cols; ++c) p.out(i0 + i, c) = Scalar(empty ? Acc(0) : Acc(out(i, c) / sum(i)));
+      if (p.lse.data) p.lse(i0 + i, 0) = empty ? negative_infinity<Acc>() : Acc(max(i) + log(sum(i)));
     }
   }
 }
 
 template <typename Scalar>
 void streaming(const problem<Scalar>& p) {
-  for (index b = 0; b < p.query.batch; ++b)
-    for (index h = 0; h < p.query.heads; ++h) streaming_head(p, b, h);
+  for (index b = 0; b < p.batch(); ++b)
+    for (index h = 0; h < p.num_heads(); ++h) streaming_head(p.head(b, h));
 }
 
 }  // namespace detail

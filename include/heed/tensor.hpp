@@ -7,6 +7,15 @@
 
 HEED_NAMESPACE_BEGIN
 
+/// A strided view of a matrix that somebody else owns.
+template <typename Scalar>
+struct matrix_view {
+  Scalar* data = nullptr;
+  index rows = 0, cols = 0, row_stride = 0, col_stride = 1;
+
+  Scalar& operator()(index i, index c) const { return data[i * row_stride + c * col_stride]; }
+};
+
 /// A strided view of a [batch, heads, rows, cols] tensor that somebody else owns. Strides count elements, may be 0 (the same values again:
 /// broadcast) and are free in order, so [B,H,N,D], [B,N,H,D], a slice of a packed QKV matrix or a single Eigen matrix are all views.
 /// A view of `const Scalar` reads; a view of `Scalar` may be written through.
@@ -20,8 +29,13 @@ struct tensor_view {
   operator tensor_view<const Scalar>() const {
     return {data, batch, heads, rows, cols, batch_stride, head_stride, row_stride, col_stride};
   }
-  Scalar* head(index b, index h) const { return data + b * batch_stride + h * head_stride; }
-  Scalar& operator()(index b, index h, index i, index c) const { return head(b, h)[i * row_stride + c * col_stride]; }
+  /// Rows [first, first + count) of head h of batch entry b.
+  matrix_view<Scalar> head(index b, index h, index first, index count) const {
+    return {data + b * batch_stride + h * head_stride + first * row_stride, count, cols, row_stride, col_stride};
+  }
+  Scalar& operator()(index b, index h, index i, index c) const {
+    return data[b * batch_stride + h * head_stride + i * row_stride + c * col_stride];
+  }
 };
 
 /// A dense tensor in the order [batch, heads, length, dim].

@@ -16,22 +16,21 @@ struct attention_weights_result : attention_result<Scalar, Dv> {
 };
 
 namespace detail {
-/// exp(s_ij - lse_i) for rows [first_row, first_row + count) of one head.
+/// exp(s_ij - lse_i) for rows [first_row, first_row + count) of one head; num_keys columns, of which those past the head's keys are 0.
 template <typename Scalar>
-rows<accumulator_t<Scalar>> weights_of(const problem<Scalar>& p, index first_row, index count) {
+rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar>& p, index first_row, index count, index num_keys) {
   using Acc = accumulator_t<Scalar>;
   using std::exp;
-  const score_params<Acc> score = p.score(0, 0);
-  rows<Acc> weights = rows<Acc>::Constant(count, p.key.rows, Acc(0));
+  rows<Acc> weights = rows<Acc>::Constant(count, num_keys, Acc(0));
   for (index r = 0; r < count; ++r) {
     const index i = first_row + r;
-    const Acc lse = p.lse(0, 0, i, 0);
+    const Acc lse = p.lse(i, 0);
     if (is_negative_infinity(lse)) continue;
-    for (index j = 0; j < p.n_kv(0); ++j) {
-      if (!visible(score, i, j)) continue;
+    for (index j = 0; j < p.key.rows; ++j) {
+      if (!visible(p.score, i, j)) continue;
       Acc dot(0);
-      for (index c = 0; c < p.d_k(); ++c) dot += Acc(p.query(0, 0, i, c)) * Acc(p.key(0, 0, j, c));
-      weights(r, j) = exp(score_of(score, dot, i, j) - lse);
+      for (index c = 0; c < p.query.cols; ++c) dot += Acc(p.query(i, c)) * Acc(p.key(j, c));
+      weights(r, j) = exp(score_of(p.score, dot, i, j) - lse);
     }
   }
   return weights;
@@ -54,8 +53,8 @@ auto attention_weights(const Query& query, const Key& key, const Lse& lse, index
     detail::fail_with("heed::", name, ": rows [", first_row, ", ", first_row + count, ") are not all in query's n_q ", in.query.rows);
   detail::check_equal(name, "lse: n_q", lse_values.size(), "query's n_q", in.query.rows);
   const tensor_view<Scalar> no_out{nullptr, 1, 1, in.query.rows, in.key.cols, 0, 0, 0, 0};
-  return detail::weights_of(
-      detail::make_problem<Scalar>(name, in.query, in.key, in.key, no_out, writable_view(lse_values), options, terms...), first_row, count);
+  const auto problem = detail::make_problem<Scalar>(name, in.query, in.key, in.key, no_out, writable_view(lse_values), options, terms...);
+  return detail::weights_of(problem.head(0, 0), first_row, count, in.key.rows);
 }
 
 /// attention together with its lse and its whole weight matrix, for looking at: the output is the fused one, the weights are rebuilt from the
@@ -69,7 +68,7 @@ auto attention_with_weights(const Query& query, const Key& key, const Value& val
   const auto problem = detail::make_problem("attention_with_weights", in.query, in.key, in.value, writable_view(result.out),
                                             writable_view(result.lse), options, terms...);
   detail::forward(problem, memory);
-  result.weights = detail::weights_of(problem, 0, in.query.rows);
+  result.weights = detail::weights_of(problem.head(0, 0), 0, in.query.rows, in.key.rows);
   return result;
 }
 

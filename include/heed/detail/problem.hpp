@@ -12,6 +12,17 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
+/// One head of one sequence: what a path computes at a time.
+template <typename Scalar>
+struct head_problem {
+  using accumulator = accumulator_t<Scalar>;
+
+  matrix_view<const Scalar> query, key, value;  // n_q x d_k, n_kv x d_k, n_kv x d_v
+  matrix_view<Scalar> out;                      // n_q x d_v
+  matrix_view<accumulator> lse;                 // n_q x 1; no data: not wanted
+  score_params<accumulator> score;
+};
+
 /// One call, checked: what the reference, the streaming form and the kernels all start from. Making one is the only place where arguments
 /// are looked at; nothing has been written when it fails.
 template <typename Scalar>
@@ -24,24 +35,31 @@ struct problem {
   attention_options options;
   detail::terms<accumulator> terms;
 
-  index n_q() const { return query.rows; }
-  index d_k() const { return query.cols; }
-  index d_v() const { return value.cols; }
+  index batch() const { return query.batch; }
+  index num_heads() const { return query.heads; }
   /// Query heads that share one key/value head.
   index group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
-  index kv_head(index h) const { return h / group(); }
+  index n_q(index) const { return query.rows; }
   /// Keys of batch entry b that exist; those behind are never read.
   index n_kv(index b) const { return terms.key_lengths.lengths ? terms.key_lengths.lengths[b] : key.rows; }
-  double scale() const { return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(d_k(), index(1)))); }
+  double scale() const { return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index(1)))); }
 
   /// The visible band of batch entry b: causal and window on one diagonal.
   detail::band band(index b) const {
-    const index offset = options.causal == causal::top_left ? 0 : n_kv(b) - n_q();
+    const index offset = options.causal == causal::top_left ? 0 : n_kv(b) - n_q(b);
     detail::band visible;
     if (options.window_left >= 0) visible.low = offset - (std::min)(options.window_left, unbounded);
     if (options.window_right >= 0) visible.high = offset + (std::min)(options.window_right, unbounded);
     if (options.causal != causal::none) visible.high = offset;
     return visible;
+  }
+
+  head_problem<Scalar> head(index b, index h) const {
+    const index h_kv = h / group();
+    head_problem<Scalar> one{query.head(b, h, 0, n_q(b)), key.head(b, h_kv, 0, n_kv(b)), value.head(b, h_kv, 0, n_kv(b)),
+                             out.head(b, h, 0, n_q(b)), {}, score(b, h)};
+    if (lse.data) one.lse = lse.head(b, h, 0, n_q(b));
+    return one;
   }
 
   score_params<accumulator> score(index b, index h) const {
@@ -62,7 +80,7 @@ struct problem {
     }
     if (terms.alibi.slopes) {
       score.alibi_slope = terms.alibi.slopes[h];
-      score.alibi_offset = n_kv(b) - n_q();
+      score.alibi_offset = n_kv(b) - n_q(b);
     }
     if (terms.sinks.logits && !is_negative_infinity(terms.sinks.logits[h])) {
       score.has_sink = true;
@@ -90,7 +108,7 @@ void check_broadcast(const char* function, const char* what, const tensor_view<c
   };
   check("batch", mask.batch, p.query.batch);
   check("num_heads", mask.heads, p.query.heads);
-  check("n_q", mask.rows, p.n_q());
+  check("n_q", mask.rows, p.query.rows);
   check("n_kv", mask.cols, p.key.rows);
 }
 
