@@ -8,7 +8,9 @@
 #include <heed/merge.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/options.hpp>
+#include <heed/position.hpp>
 #include <heed/projection.hpp>
+#include <heed/ragged.hpp>
 #include <heed/reference.hpp>
 #include <heed/softmax.hpp>
 #include <heed/streaming.hpp>

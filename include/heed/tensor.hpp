@@ -7,6 +7,21 @@
 
 HEED_NAMESPACE_BEGIN
 
+/// Looks at the caller's list of indices: a std::vector, std::array or Eigen vector of heed::index. It does not own them.
+struct index_list {
+  index_list() = default;
+  template <typename Container>
+  index_list(const Container& container) : data(container.data()), size(static_cast<index>(container.size())) {
+    static_assert(std::is_same<std::decay_t<decltype(*container.data())>, index>::value, "a list of indices holds heed::index (std::ptrdiff_t)");
+  }
+  const index* begin() const { return data; }
+  const index* end() const { return data + size; }
+  index operator[](index i) const { return data[i]; }
+
+  const index* data = nullptr;
+  index size = 0;
+};
+
 /// A strided view of a matrix that somebody else owns.
 template <typename Scalar>
 struct matrix_view {

@@ -31,8 +31,7 @@ struct sinks_term {
   index count;
 };
 struct key_lengths_term {
-  const index* lengths;
-  index count;
+  index_list lengths;
 };
 
 /// All terms of one call, typed for its accumulator. A null pointer: the term was not given.
@@ -42,7 +41,7 @@ struct terms {
   tensor_view<const Acc> bias;
   alibi_term<Acc> alibi{nullptr, 0};
   sinks_term<Acc> sinks{nullptr, 0};
-  key_lengths_term key_lengths{nullptr, 0};
+  key_lengths_term key_lengths;
 
   void add(const keep_term<bool>& term) { keep = term.view; }
   void add(const bias_term<Acc>& term) { bias = term.view; }
@@ -101,11 +100,6 @@ detail::sinks_term<typename Vector::Scalar> sinks(const Vector& logits) {
 }
 
 /// The number of valid keys of each batch entry, 0 to n_kv; what lies behind them is never read. Bottom-right alignment counts from them.
-template <typename Vector>
-detail::key_lengths_term key_lengths(const Vector& lengths) {
-  detail::check_is_vector<Vector>();
-  static_assert(std::is_same<typename Vector::Scalar, index>::value, "key lengths are heed::index");
-  return {lengths.data(), lengths.size()};
-}
+inline detail::key_lengths_term key_lengths(const index_list& lengths) { return {lengths}; }
 
 HEED_NAMESPACE_END

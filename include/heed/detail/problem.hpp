@@ -35,16 +35,24 @@ struct problem {
   attention_options options;
   detail::terms<accumulator> terms;
 
-  index batch() const { return query.batch; }
+  // A ragged batch: sequence b has these rows of the tensors' one batch entry. Null: every batch entry is a sequence.
+  const index* query_starts = nullptr;
+  const index* key_starts = nullptr;
+  index sequences = 0;
+
+  index batch() const { return query_starts ? sequences : query.batch; }
   index num_heads() const { return query.heads; }
   /// Query heads that share one key/value head.
   index group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
-  index n_q(index) const { return query.rows; }
-  /// Keys of batch entry b that exist; those behind are never read.
-  index n_kv(index b) const { return terms.key_lengths.lengths ? terms.key_lengths.lengths[b] : key.rows; }
+  index n_q(index b) const { return query_starts ? query_starts[b + 1] - query_starts[b] : query.rows; }
+  /// Keys of sequence b that exist; those behind are never read.
+  index n_kv(index b) const {
+    if (key_starts) return key_starts[b + 1] - key_starts[b];
+    return terms.key_lengths.lengths.data ? terms.key_lengths.lengths[b] : key.rows;
+  }
   double scale() const { return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index(1)))); }
 
-  /// The visible band of batch entry b: causal and window on one diagonal.
+  /// The visible band of sequence b: causal and window on one diagonal.
   detail::band band(index b) const {
     const index offset = options.causal == causal::top_left ? 0 : n_kv(b) - n_q(b);
     detail::band visible;
@@ -56,9 +64,14 @@ struct problem {
 
   head_problem<Scalar> head(index b, index h) const {
     const index h_kv = h / group();
-    head_problem<Scalar> one{query.head(b, h, 0, n_q(b)), key.head(b, h_kv, 0, n_kv(b)), value.head(b, h_kv, 0, n_kv(b)),
-                             out.head(b, h, 0, n_q(b)), {}, score(b, h)};
-    if (lse.data) one.lse = lse.head(b, h, 0, n_q(b));
+    const index entry = query_starts ? 0 : b, first_query = query_starts ? query_starts[b] : 0, first_key = key_starts ? key_starts[b] : 0;
+    head_problem<Scalar> one{query.head(entry, h, first_query, n_q(b)),
+                             key.head(entry, h_kv, first_key, n_kv(b)),
+                             value.head(entry, h_kv, first_key, n_kv(b)),
+                             out.head(entry, h, first_query, n_q(b)),
+                             {},
+                             score(b, h)};
+    if (lse.data) one.lse = lse.head(entry, h, first_query, n_q(b));
     return one;
   }
 
@@ -117,7 +130,7 @@ template <typename Scalar, typename... Terms>
 problem<Scalar> make_problem(const char* function, const tensor_view<const Scalar>& query, const tensor_view<const Scalar>& key,
                              const tensor_view<const Scalar>& value, const tensor_view<Scalar>& out,
                              const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, const Terms&... given) {
-  problem<Scalar> p{query, key, value, out, lse, options, {}};
+  problem<Scalar> p{query, key, value, out, lse, options, {}, nullptr, nullptr, 0};
   (p.terms.add(given), ...);
 
   check_equal(function, "key: head_dim", key.cols, "query's head_dim", query.cols);
@@ -143,8 +156,8 @@ problem<Scalar> make_problem(const char* function, const tensor_view<const Scala
   check_broadcast(function, "bias", p.terms.bias, p);
   if (p.terms.alibi.slopes) check_equal(function, "alibi: slopes", p.terms.alibi.count, "query's num_heads", query.heads);
   if (p.terms.sinks.logits) check_equal(function, "sinks: logits", p.terms.sinks.count, "query's num_heads", query.heads);
-  if (p.terms.key_lengths.lengths) {
-    check_equal(function, "key_lengths: entries", p.terms.key_lengths.count, "query's batch", query.batch);
+  if (p.terms.key_lengths.lengths.data) {
+    check_equal(function, "key_lengths: entries", p.terms.key_lengths.lengths.size, "query's batch", query.batch);
     for (index b = 0; b < query.batch; ++b)
       if (p.n_kv(b) < 0 || p.n_kv(b) > key.rows)
         fail_with("heed::", function, ": key_lengths: entry ", b, " is ", p.n_kv(b), ", but kv_length is ", key.rows);

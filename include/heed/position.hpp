@@ -1,0 +1,149 @@
+#pragma once
+
+#include <heed/detail/check.hpp>
+#include <heed/tensor.hpp>
+#include <heed/types.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+HEED_NAMESPACE_BEGIN
+
+/// ALiBi slopes of num_heads heads, for the alibi term: with n the largest power of two that is not above num_heads, 2^(-8 (h + 1) / n) for
+/// the first n heads and 2^(-4 (2 (h - n) + 1) / n) for the rest (Press, Smith and Lewis 2022, and their code for other head counts).
+template <typename Scalar>
+row_vector<Scalar> alibi_slopes(index num_heads) {
+  if (num_heads < 1) detail::fail_with("heed::alibi_slopes: num_heads must be 1 or more, but is ", num_heads);
+  index n = 1;
+  while (2 * n <= num_heads) n *= 2;
+  row_vector<Scalar> slopes(num_heads);
+  for (index h = 0; h < num_heads; ++h) {
+    const double exponent = h < n ? -8.0 * double(h + 1) / double(n) : -4.0 * double(2 * (h - n) + 1) / double(n);
+    slopes(h) = Scalar(std::exp2(exponent));
+  }
+  return slopes;
+}
+
+/// Which elements of a head turn together: 2c and 2c + 1 (`interleaved`, GPT-J), or c and c + rotary_dim / 2 (`half_split`, GPT-NeoX, llama).
+enum class rope_layout : unsigned char { half_split, interleaved };
+
+/// How the frequencies are changed for contexts longer than the model was trained on.
+enum class rope_scaling : unsigned char {
+  none,
+  linear,  ///< positions divided by factor (Chen et al. 2023)
+  ntk,     ///< base raised to base * factor^(d / (d - 2)), so that the slowest frequency is divided by factor
+  yarn,    ///< slow frequencies divided by factor, fast ones kept, a ramp between, and scores warmed (Peng et al. 2023)
+  llama3   ///< as yarn's ramp in wavelengths, without the warming (the llama 3.1 reference code)
+};
+
+/// Rotary position embedding (Su et al. 2021). An aggregate; the defaults are the paper's.
+struct rope_options {
+  double base = 10000;
+  /// How many of a head's elements turn, an even number; the rest pass. 0: all of them.
+  index rotary_dim = 0;
+  rope_layout layout = rope_layout::half_split;
+  rope_scaling scaling = rope_scaling::none;
+  double factor = 1;                ///< how many times longer the context is than in training (linear, ntk, yarn, llama3)
+  double original_length = 8192;    ///< the context length of the training (yarn, llama3)
+  double beta_fast = 32, beta_slow = 1;           ///< turns over original_length between which yarn ramps
+  double low_freq_factor = 1, high_freq_factor = 4;  ///< the same ramp for llama3
+};
+
+/// What a rotation needs: an angle per position and pair is position * frequencies(pair); yarn also multiplies q and k by `magnitude`.
+struct rope_frequencies_result {
+  row_vector<double> frequencies;  // rotary_dim / 2, radians per position
+  double magnitude = 1;
+};
+
+/// The frequencies base^(-2c / rotary_dim) of a head of head_dim elements, scaled as the options say.
+/// Throws std::invalid_argument for a rotary_dim that is odd or larger than head_dim, and for a base or factor that is not positive.
+inline rope_frequencies_result rope_frequencies(index head_dim, const rope_options& options = {}) {
+  const index rotary = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
+  if (rotary < 0 || rotary > head_dim || rotary % 2 != 0)
+    detail::fail_with("heed::rope_frequencies: rotary_dim must be even and at most head_dim ", head_dim, ", but is ", rotary);
+  if (!(options.base > 0)) detail::fail_with("heed::rope_frequencies: base must be positive, but is ", options.base);
+  if (!(options.factor > 0)) detail::fail_with("heed::rope_frequencies: factor must be positive, but is ", options.factor);
+  constexpr double two_pi = 6.283185307179586476925286766559;
+  const double d = double(rotary), factor = options.factor;
+  const double base = options.scaling == rope_scaling::ntk && rotary > 2 ? options.base * std::pow(factor, d / (d - 2)) : options.base;
+
+  rope_frequencies_result result;
+  result.frequencies.resize(rotary / 2);
+  // yarn ramps over the pair number between the pairs that make beta_fast and beta_slow turns in original_length
+  const auto pair_of_turns = [&](double turns) {
+    return d * std::log(options.original_length / (turns * two_pi)) / (2 * std::log(options.base));
+  };
+  const double first = (std::max)(std::floor(pair_of_turns(options.beta_fast)), 0.0);
+  const double last = (std::min)(std::ceil(pair_of_turns(options.beta_slow)), d - 1);
+  for (index c = 0; c < rotary / 2; ++c) {
+    const double frequency = std::pow(base, -2.0 * double(c) / d);
+    double keep = 1;  // 1: as trained, 0: divided by factor
+    if (options.scaling == rope_scaling::linear) keep = 0;
+    if (options.scaling == rope_scaling::yarn)
+      keep = 1 - (std::min)((std::max)((double(c) - first) / (std::max)(last - first, 0.001), 0.0), 1.0);
+    if (options.scaling == rope_scaling::llama3) {
+      const double turns = options.original_length * frequency / two_pi;
+      keep = (turns - options.low_freq_factor) / (options.high_freq_factor - options.low_freq_factor);
+      keep = (std::min)((std::max)(keep, 0.0), 1.0);
+    }
+    result.frequencies(c) = frequency * keep + frequency / factor * (1 - keep);
+  }
+  if (options.scaling == rope_scaling::yarn && factor > 1) result.magnitude = 0.1 * std::log(factor) + 1;
+  return result;
+}
+
+namespace detail {
+/// Turns the pair (a, b) by the angle whose cosine and sine are given.
+template <typename Scalar, typename Acc>
+void turn(Scalar& a, Scalar& b, Acc cos, Acc sin) {
+  const Acc x(a), y(b);
+  a = Scalar(x * cos - y * sin);
+  b = Scalar(y * cos + x * sin);
+}
+}  // namespace detail
+
+/// Rotates every head of x [B, H, n, d] in place with tables of cosines and sines that are given: cos and sin are [positions, rotary_dim / 2] and
+/// token i of batch entry b takes row positions(b * n + i) of them. The rotary_dim is twice the tables' columns; elements behind it pass.
+/// Throws std::invalid_argument where the sizes do not fit together or a position is not in the tables.
+template <typename Scalar, typename Cos, typename Sin>
+void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin, const index_list& positions,
+                 rope_layout layout = rope_layout::half_split) {
+  using Acc = accumulator_t<Scalar>;
+  const index pairs = cos.cols();
+  detail::check_equal("rotate_into", "sin: rows", sin.rows(), "cos's rows", cos.rows());
+  detail::check_equal("rotate_into", "sin: columns", sin.cols(), "cos's columns", pairs);
+  detail::check_equal("rotate_into", "positions:", positions.size, "batch * n", x.batch * x.rows);
+  if (2 * pairs > x.cols) detail::fail_with("heed::rotate_into: cos: rotary_dim ", 2 * pairs, " is larger than x's head_dim ", x.cols);
+  for (index t = 0; t < x.batch * x.rows; ++t)
+    if (positions[t] < 0 || positions[t] >= cos.rows())
+      detail::fail_with("heed::rotate_into: position ", positions[t], " of token ", t, " is not in the tables' ", cos.rows(), " rows");
+
+  const index step = layout == rope_layout::interleaved ? 2 : 1, partner = layout == rope_layout::interleaved ? 1 : pairs;
+  for (index b = 0; b < x.batch; ++b)
+    for (index i = 0; i < x.rows; ++i) {
+      const index position = positions[b * x.rows + i];
+      for (index h = 0; h < x.heads; ++h)
+        for (index c = 0; c < pairs; ++c)
+          detail::turn(x(b, h, i, step * c), x(b, h, i, step * c + partner), Acc(cos.derived()(position, c)), Acc(sin.derived()(position, c)));
+    }
+}
+
+/// Rotary position embedding of every head of x [B, H, n, d] in place; token i of every batch entry stands at first_position + i.
+/// Apply it to queries and keys before attention; angles are computed in double. Throws as rope_frequencies does.
+template <typename Scalar>
+void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {}, index first_position = 0) {
+  using Acc = accumulator_t<Scalar>;
+  const rope_frequencies_result rope = rope_frequencies(x.cols, options);
+  rows<Acc> cos(x.rows, rope.frequencies.size()), sin(x.rows, rope.frequencies.size());
+  for (index i = 0; i < x.rows; ++i)
+    for (index c = 0; c < cos.cols(); ++c) {
+      const double angle = double(first_position + i) * rope.frequencies(c);
+      cos(i, c) = Acc(rope.magnitude * std::cos(angle));
+      sin(i, c) = Acc(rope.magnitude * std::sin(angle));
+    }
+  row_vector<index> positions(x.batch * x.rows);
+  for (index t = 0; t < positions.size(); ++t) positions(t) = t % x.rows;
+  rotate_into(x, cos, sin, positions, options.layout);
+}
+
+HEED_NAMESPACE_END

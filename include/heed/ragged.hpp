@@ -1,0 +1,66 @@
+#pragma once
+
+#include <heed/attention.hpp>
+#include <heed/reference.hpp>
+
+#include <string>
+
+HEED_NAMESPACE_BEGIN
+namespace detail {
+
+/// Checks the starts of a ragged batch (0 = starts[0] <= starts[1] <= ... <= total) and returns the number of sequences.
+inline index check_starts(const char* function, const char* what, const index_list& starts, index total) {
+  if (starts.size < 1) fail_with("heed::", function, ": ", what, " must have one entry more than there are sequences, but has 0");
+  if (starts[0] != 0) fail_with("heed::", function, ": ", what, " must begin with 0, but begins with ", starts[0]);
+  for (index b = 1; b < starts.size; ++b)
+    if (starts[b] < starts[b - 1])
+      fail_with("heed::", function, ": ", what, " must not fall, but entry ", b, " is ", starts[b], " after ", starts[b - 1]);
+  check_equal(function, (std::string(what) + ": last entry").c_str(), starts[starts.size - 1], "the number of rows", total);
+  return starts.size - 1;
+}
+
+template <typename Scalar, typename... Terms>
+problem<Scalar> make_ragged_problem(const char* function, const tensor_view<const Scalar>& query, const tensor_view<const Scalar>& key,
+                                    const tensor_view<const Scalar>& value, const tensor_view<Scalar>& out,
+                                    const tensor_view<accumulator_t<Scalar>>& lse, const index_list& query_starts, const index_list& key_starts,
+                                    const attention_options& options, const Terms&... terms) {
+  problem<Scalar> p = make_problem<Scalar>(function, query, key, value, out, lse, options, terms...);
+  check_equal(function, "query: batch", query.batch, "the packed batch of", index(1));
+  const index sequences = check_starts(function, "query_starts", query_starts, query.rows);
+  check_equal(function, "key_starts: sequences", check_starts(function, "key_starts", key_starts, key.rows), "query_starts' sequences", sequences);
+  if (p.terms.keep.data || p.terms.bias.data || p.terms.key_lengths.lengths.data)
+    fail_with("heed::", function, ": keep, bias and key_lengths are not offered for ragged batches; call one sequence at a time with them");
+  p.query_starts = query_starts.data;
+  p.key_starts = key_starts.data;
+  p.sequences = sequences;
+  return p;
+}
+
+}  // namespace detail
+
+/// Attention of a ragged batch: sequences of different lengths, one after the other without padding, each attending within itself.
+///
+/// query [1, H, total_q, Dk], key [1, H_kv, total_kv, Dk], value [1, H_kv, total_kv, Dv] -> out [1, H, total_q, Dv], lse [1, H, total_q, 1] or {}.
+/// Sequence b has query rows [query_starts[b], query_starts[b + 1]) and key rows [key_starts[b], key_starts[b + 1]) (the cu_seqlens of other
+/// libraries: one entry more than there are sequences, the first 0); a sequence may be empty. Causal and window count within the sequence.
+/// Throws std::invalid_argument for starts that fall or do not end at the number of rows, and as
+/// multi_head_attention_into does.
+template <typename Query, typename Key, typename Value, typename Scalar, typename... Terms>
+void ragged_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
+                           const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse, const index_list& query_starts,
+                           const index_list& key_starts, const attention_options& options, workspace& memory, const Terms&... terms) {
+  detail::forward(detail::make_ragged_problem<Scalar>("ragged_attention_into", query, key, value, out, lse, query_starts, key_starts, options, terms...),
+                  memory);
+}
+
+/// The same computed directly: the oracle of ragged_attention_into.
+template <typename Query, typename Key, typename Value, typename Scalar, typename... Terms>
+void reference_ragged_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
+                                     const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
+                                     const index_list& query_starts, const index_list& key_starts, const attention_options& options,
+                                     const Terms&... terms) {
+  detail::reference(detail::make_ragged_problem<Scalar>("reference_ragged_attention_into", query, key, value, out, lse, query_starts, key_starts,
+                                                        options, terms...));
+}
+
+HEED_NAMESPACE_END
