@@ -10,8 +10,8 @@ HEED_NAMESPACE_BEGIN
 namespace detail {
 
 /// Attention as the formula reads, one query row after the other. The weights of one row are all that it keeps.
-template <typename Scalar>
-void reference_head(const head_problem<Scalar>& p) {
+template <typename Scalar, typename Stored>
+void reference_head(const head_problem<Scalar, Stored>& p) {
   using Acc = accumulator_t<Scalar>;
   using std::exp;
   using std::log;
@@ -25,7 +25,7 @@ void reference_head(const head_problem<Scalar>& p) {
     for (index j = 0; j < p.key.rows; ++j) {
       if (!visible(p.score, i, j)) continue;
       Acc dot(0);
-      for (index c = 0; c < p.query.cols; ++c) dot += Acc(p.query(i, c)) * Acc(p.key(j, c));
+      for (index c = 0; c < p.query.cols; ++c) dot += Acc(p.query(i, c)) * p.key.template at<Acc>(j, c);
       seen.push_back(j);
       weights.push_back(score_of(p.score, dot, i, j));
       if (weights.back() > max) max = weights.back();
@@ -40,15 +40,15 @@ void reference_head(const head_problem<Scalar>& p) {
     const bool empty = sum == Acc(0);  // no key, and no sink
     for (index c = 0; c < p.value.cols; ++c) {
       Acc weighted(0);
-      for (std::size_t n = 0; n < seen.size(); ++n) weighted += weights[n] * Acc(p.value(seen[n], c));
+      for (std::size_t n = 0; n < seen.size(); ++n) weighted += weights[n] * p.value.template at<Acc>(seen[n], c);
       p.out(i, c) = Scalar(empty ? Acc(0) : Acc(weighted / sum));
     }
     if (p.lse.data) p.lse(i, 0) = empty ? negative_infinity<Acc>() : Acc(max + log(sum));
   }
 }
 
-template <typename Scalar>
-void reference(const problem<Scalar>& p) {
+template <typename Scalar, typename Stored>
+void reference(const problem<Scalar, Stored>& p) {
   for (index b = 0; b < p.batch(); ++b)
     for (index h = 0; h < p.num_heads(); ++h) reference_head(p.head(b, h));
 }

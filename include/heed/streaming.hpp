@@ -9,19 +9,20 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// Rows [first, first + count) of a view as an Eigen matrix, where they lie.
-template <typename Scalar>
-auto rows_of(const matrix_view<Scalar>& view, index first, index count) {
-  using stride = Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>;
-  return Eigen::Map<const rows<std::remove_const_t<Scalar>>, Eigen::Unaligned, stride>(view.data + first * view.row_stride, count, view.cols,
-                                                                                        stride(view.row_stride, view.col_stride));
+/// Rows [first, first + count) of keys or values as a matrix of the accumulator's type.
+template <typename Acc, typename Stored>
+rows<Acc> load_rows(const stored_rows<Stored>& stored, index first, index count) {
+  rows<Acc> loaded(count, stored.cols);
+  for (index j = 0; j < count; ++j)
+    for (index c = 0; c < stored.cols; ++c) loaded(j, c) = stored.template at<Acc>(first + j, c);
+  return loaded;
 }
 
 /// Attention a tile at a time: what is kept of the keys seen so far is, for each query row, the largest score, the sum of exp(s - max) and
 /// the values summed under the same weights. A new tile with a larger maximum rescales them by exp(max_old - max_new), so no n_q x n_kv
 /// matrix ever exists (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1).
-template <typename Scalar>
-void streaming_head(const head_problem<Scalar>& p) {
+template <typename Scalar, typename Stored>
+void streaming_head(const head_problem<Scalar, Stored>& p) {
   using Acc = accumulator_t<Scalar>;
   using std::exp;
   using std::log;
@@ -30,7 +31,9 @@ void streaming_head(const head_problem<Scalar>& p) {
 
   for (index i0 = 0; i0 < p.query.rows; i0 += tile_q) {
     const index m = (std::min)(tile_q, p.query.rows - i0);
-    const rows<Acc> query = rows_of(p.query, i0, m).template cast<Acc>();
+    rows<Acc> query(m, p.query.cols);
+    for (index i = 0; i < m; ++i)
+      for (index c = 0; c < query.cols(); ++c) query(i, c) = Acc(p.query(i0 + i, c));
     rows<Acc> out = rows<Acc>::Constant(m, p.value.cols, Acc(0));
     row_vector<Acc> max = row_vector<Acc>::Constant(m, score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest()));
     row_vector<Acc> sum = row_vector<Acc>::Constant(m, score.has_sink ? Acc(1) : Acc(0));
@@ -39,8 +42,8 @@ void streaming_head(const head_problem<Scalar>& p) {
     const index first = (std::max)(index(0), i0 + score.band.low), last = (std::min)(p.key.rows - 1, i0 + m - 1 + score.band.high);
     for (index j0 = first; j0 <= last; j0 += tile_k) {
       const index n = (std::min)(tile_k, last + 1 - j0);
-      const rows<Acc> value = rows_of(p.value, j0, n).template cast<Acc>();
-      rows<Acc> weights = query * rows_of(p.key, j0, n).template cast<Acc>().transpose();
+      const rows<Acc> value = load_rows<Acc>(p.value, j0, n);
+      rows<Acc> weights = query * load_rows<Acc>(p.key, j0, n).transpose();
       for (index i = 0; i < m; ++i) {
         Acc new_max = max(i);
         for (index j = 0; j < n; ++j)
@@ -69,8 +72,8 @@ void streaming_head(const head_problem<Scalar>& p) {
   }
 }
 
-template <typename Scalar>
-void streaming(const problem<Scalar>& p) {
+template <typename Scalar, typename Stored>
+void streaming(const problem<Scalar, Stored>& p) {
   for (index b = 0; b < p.batch(); ++b)
     for (index h = 0; h < p.num_heads(); ++h) streaming_head(p.head(b, h));
 }

@@ -17,8 +17,8 @@ struct attention_weights_result : attention_result<Scalar, Dv> {
 
 namespace detail {
 /// exp(s_ij - lse_i) for rows [first_row, first_row + count) of one head; num_keys columns, of which those past the head's keys are 0.
-template <typename Scalar>
-rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar>& p, index first_row, index count, index num_keys) {
+template <typename Scalar, typename Stored>
+rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, index first_row, index count, index num_keys) {
   using Acc = accumulator_t<Scalar>;
   using std::exp;
   rows<Acc> weights = rows<Acc>::Constant(count, num_keys, Acc(0));
@@ -29,7 +29,7 @@ rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar>& p, index firs
     for (index j = 0; j < p.key.rows; ++j) {
       if (!visible(p.score, i, j)) continue;
       Acc dot(0);
-      for (index c = 0; c < p.query.cols; ++c) dot += Acc(p.query(i, c)) * Acc(p.key(j, c));
+      for (index c = 0; c < p.query.cols; ++c) dot += Acc(p.query(i, c)) * p.key.template at<Acc>(j, c);
       weights(r, j) = exp(score_of(p.score, dot, i, j) - lse);
     }
   }

@@ -9,8 +9,8 @@ HEED_NAMESPACE_BEGIN
 namespace detail {
 
 /// Runs a checked problem on the best path that its scalar type has.
-template <typename Scalar>
-void forward(const problem<Scalar>& p, workspace&) {
+template <typename Scalar, typename Stored>
+void forward(const problem<Scalar, Stored>& p, workspace&) {
   streaming(p);
 }
 

@@ -2,6 +2,7 @@
 
 #include <heed/detail/check.hpp>
 #include <heed/detail/score.hpp>
+#include <heed/detail/stored.hpp>
 #include <heed/options.hpp>
 #include <heed/tensor.hpp>
 #include <heed/terms.hpp>
@@ -13,23 +14,25 @@ HEED_NAMESPACE_BEGIN
 namespace detail {
 
 /// One head of one sequence: what a path computes at a time.
-template <typename Scalar>
+template <typename Scalar, typename Stored = Scalar>
 struct head_problem {
   using accumulator = accumulator_t<Scalar>;
 
-  matrix_view<const Scalar> query, key, value;  // n_q x d_k, n_kv x d_k, n_kv x d_v
+  matrix_view<const Scalar> query;              // n_q x d_k
+  stored_rows<Stored> key, value;               // n_kv x d_k, n_kv x d_v
   matrix_view<Scalar> out;                      // n_q x d_v
   matrix_view<accumulator> lse;                 // n_q x 1; no data: not wanted
   score_params<accumulator> score;
 };
 
 /// One call, checked: what the reference, the streaming form and the kernels all start from. Making one is the only place where arguments
-/// are looked at; nothing has been written when it fails.
-template <typename Scalar>
+/// are looked at; nothing has been written when it fails. Stored is the scalar of keys and values, which a cache may keep in another type.
+template <typename Scalar, typename Stored = Scalar>
 struct problem {
   using accumulator = accumulator_t<Scalar>;
 
-  tensor_view<const Scalar> query, key, value;  // [B,H,n_q,d_k], [B,H_kv,n_kv,d_k], [B,H_kv,n_kv,d_v]
+  tensor_view<const Scalar> query;              // [B,H,n_q,d_k]
+  stored_tensor<Stored> key, value;             // [B,H_kv,n_kv,d_k], [B,H_kv,n_kv,d_v]
   tensor_view<Scalar> out;                      // [B,H,n_q,d_v]
   tensor_view<accumulator> lse;                 // [B,H,n_q,1]; no data: not wanted
   attention_options options;
@@ -62,15 +65,15 @@ struct problem {
     return visible;
   }
 
-  head_problem<Scalar> head(index b, index h) const {
+  head_problem<Scalar, Stored> head(index b, index h) const {
     const index h_kv = h / group();
     const index entry = query_starts ? 0 : b, first_query = query_starts ? query_starts[b] : 0, first_key = key_starts ? key_starts[b] : 0;
-    head_problem<Scalar> one{query.head(entry, h, first_query, n_q(b)),
-                             key.head(entry, h_kv, first_key, n_kv(b)),
-                             value.head(entry, h_kv, first_key, n_kv(b)),
-                             out.head(entry, h, first_query, n_q(b)),
-                             {},
-                             score(b, h)};
+    head_problem<Scalar, Stored> one{query.head(entry, h, first_query, n_q(b)),
+                                     key.head(entry, h_kv, first_key, n_kv(b)),
+                                     value.head(entry, h_kv, first_key, n_kv(b)),
+                                     out.head(entry, h, first_query, n_q(b)),
+                                     {},
+                                     score(b, h)};
     if (lse.data) one.lse = lse.head(entry, h, first_query, n_q(b));
     return one;
   }
@@ -112,8 +115,8 @@ inline void check_options(const char* function, const attention_options& options
   if (options.threads < 1) fail_with("heed::", function, ": threads must be 1 or more, but is ", options.threads);
 }
 
-template <typename Element, typename Scalar>
-void check_broadcast(const char* function, const char* what, const tensor_view<const Element>& mask, const problem<Scalar>& p) {
+template <typename Element, typename Problem>
+void check_broadcast(const char* function, const char* what, const tensor_view<const Element>& mask, const Problem& p) {
   if (!mask.data) return;
   const auto check = [&](const char* axis, index extent, index wanted) {
     if (extent != 1 && extent != wanted)
@@ -126,11 +129,12 @@ void check_broadcast(const char* function, const char* what, const tensor_view<c
 }
 
 /// Checks every argument of `function` and makes the problem of them.
-template <typename Scalar, typename... Terms>
-problem<Scalar> make_problem(const char* function, const tensor_view<const Scalar>& query, const tensor_view<const Scalar>& key,
-                             const tensor_view<const Scalar>& value, const tensor_view<Scalar>& out,
-                             const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, const Terms&... given) {
-  problem<Scalar> p{query, key, value, out, lse, options, {}, nullptr, nullptr, 0};
+template <typename Scalar, typename Stored, typename... Terms>
+problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_view<const Scalar>& query, const stored_tensor<Stored>& key,
+                                            const stored_tensor<Stored>& value, const tensor_view<Scalar>& out,
+                                            const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options,
+                                            const Terms&... given) {
+  problem<Scalar, Stored> p{query, key, value, out, lse, options, {}, nullptr, nullptr, 0};
   (p.terms.add(given), ...);
 
   check_equal(function, "key: head_dim", key.cols, "query's head_dim", query.cols);
@@ -163,6 +167,14 @@ problem<Scalar> make_problem(const char* function, const tensor_view<const Scala
         fail_with("heed::", function, ": key_lengths: entry ", b, " is ", p.n_kv(b), ", but kv_length is ", key.rows);
   }
   return p;
+}
+
+/// The same for keys and values in plain tensors of the query's type.
+template <typename Scalar, typename... Terms>
+problem<Scalar> make_problem(const char* function, const tensor_view<const Scalar>& query, const tensor_view<const Scalar>& key,
+                             const tensor_view<const Scalar>& value, const tensor_view<Scalar>& out,
+                             const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, const Terms&... given) {
+  return make_stored_problem<Scalar, Scalar>(function, query, key, value, out, lse, options, given...);
 }
 
 }  // namespace detail

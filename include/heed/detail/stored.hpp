@@ -1,0 +1,68 @@
+#pragma once
+
+#include <heed/tensor.hpp>
+#include <heed/types.hpp>
+
+HEED_NAMESPACE_BEGIN
+namespace detail {
+
+/// The key or value rows of one head as they are stored: anywhere in memory or in pages, in any type, with or without a scale per row.
+template <typename Stored>
+struct stored_rows {
+  const Stored* data = nullptr;
+  index rows = 0, cols = 0, row_stride = 0, col_stride = 1;
+  const index* pages = nullptr;  // row j is row j % page_rows of page pages[j / page_rows]; null: rows lie one row_stride apart
+  index page_rows = 1, page_stride = 0;
+  const float* scales = nullptr;  // the factor of each row; null: 1
+  index scale_stride = 0, scale_page_stride = 0;
+
+  const Stored* row(index j) const {
+    return pages ? data + pages[j / page_rows] * page_stride + j % page_rows * row_stride : data + j * row_stride;
+  }
+  float scale(index j) const {
+    return pages ? scales[pages[j / page_rows] * scale_page_stride + j % page_rows * scale_stride] : scales[j * scale_stride];
+  }
+  /// Element c of row j as a number of type Acc.
+  template <typename Acc>
+  Acc at(index j, index c) const {
+    const Acc element(row(j)[c * col_stride]);
+    return scales ? Acc(element * Acc(scale(j))) : element;
+  }
+};
+
+/// Keys or values of all heads: a plain tensor, or the pages of a cache with a table of them for each sequence.
+template <typename Stored>
+struct stored_tensor {
+  stored_tensor(const tensor_view<const Stored>& plain)
+      : batch(plain.batch), heads(plain.heads), rows(plain.rows), cols(plain.cols), elements(plain) {}
+
+  index batch, heads, rows, cols;             // rows: of the longest sequence
+  tensor_view<const Stored> elements;         // with a table, `batch` counts pages and `rows` the rows of one
+  tensor_view<const float> scales;            // [.., .., .., 1] beside elements; no data: none
+  const index* table = nullptr;               // the pages of sequence b begin at table[b * table_stride]
+  index table_stride = 0;
+
+  stored_rows<Stored> head(index b, index h, index first, index count) const {
+    stored_rows<Stored> one;
+    one.rows = count;
+    one.cols = cols;
+    one.row_stride = elements.row_stride;
+    one.col_stride = elements.col_stride;
+    const index entry = table ? 0 : b;
+    one.data = elements.head(entry, h, first, count).data;
+    if (scales.data) {
+      one.scales = scales.head(entry, h, first, count).data;
+      one.scale_stride = scales.row_stride;
+    }
+    if (table) {
+      one.pages = table + b * table_stride;
+      one.page_rows = elements.rows;
+      one.page_stride = elements.batch_stride;
+      one.scale_page_stride = scales.batch_stride;
+    }
+    return one;
+  }
+};
+
+}  // namespace detail
+HEED_NAMESPACE_END
