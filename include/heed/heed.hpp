@@ -5,9 +5,11 @@
 #include <heed/attention.hpp>
 #include <heed/executor.hpp>
 #include <heed/isa.hpp>
+#include <heed/kv_cache.hpp>
 #include <heed/merge.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/options.hpp>
+#include <heed/paged_kv_cache.hpp>
 #include <heed/position.hpp>
 #include <heed/projection.hpp>
 #include <heed/ragged.hpp>

@@ -33,16 +33,25 @@ struct stored_rows {
 /// Keys or values of all heads: a plain tensor, or the pages of a cache with a table of them for each sequence.
 template <typename Stored>
 struct stored_tensor {
+  stored_tensor(const tensor_view<const Stored>& rows_of_entries, const tensor_view<const float>& their_scales, index sequences, index longest)
+      : batch(sequences),
+        heads(rows_of_entries.heads),
+        rows(longest),
+        cols(rows_of_entries.cols),
+        elements(rows_of_entries),
+        scales(their_scales) {}
   stored_tensor(const tensor_view<const Stored>& plain)
       : batch(plain.batch), heads(plain.heads), rows(plain.rows), cols(plain.cols), elements(plain) {}
 
   index batch, heads, rows, cols;             // rows: of the longest sequence
   tensor_view<const Stored> elements;         // with a table, `batch` counts pages and `rows` the rows of one
   tensor_view<const float> scales;            // [.., .., .., 1] beside elements; no data: none
+  const index* first_rows = nullptr;          // where sequence b begins in its batch entry; null: at row 0
   const index* table = nullptr;               // the pages of sequence b begin at table[b * table_stride]
   index table_stride = 0;
 
   stored_rows<Stored> head(index b, index h, index first, index count) const {
+    if (first_rows) first += first_rows[b];
     stored_rows<Stored> one;
     one.rows = count;
     one.cols = cols;

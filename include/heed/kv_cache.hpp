@@ -1,0 +1,225 @@
+#pragma once
+
+#include <heed/attention.hpp>
+#include <heed/detail/quantise.hpp>
+#include <heed/reference.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+HEED_NAMESPACE_BEGIN
+
+/// The bytes that the keys and values of one sequence take: 2 * layers * num_kv_heads * head_dim * length * bytes_per_element.
+constexpr index kv_cache_bytes(index layers, index num_kv_heads, index head_dim, index length, index bytes_per_element) {
+  return 2 * layers * num_kv_heads * head_dim * length * bytes_per_element;
+}
+
+/// The keys and values that a decoder has seen, for a batch of sequences of one layer: each key/value head of each sequence lies in one piece.
+///
+/// Stored is float, double, Eigen::bfloat16, Eigen::half, or std::int8_t with one float scale a row (scale = max |row| / 127).
+/// With a window the cache keeps only what a later query may look back to: the `window` tokens before the newest append. Sequences may have
+/// different lengths. Grows by doubling; appending within the capacity allocates nothing.
+/// Invariant: sequence b holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage, in order.
+template <typename Stored>
+class kv_cache {
+ public:
+  /// head_dim of keys and values; capacity is the number of tokens to reserve for each sequence; window as attention_options::window_left.
+  kv_cache(index batch, index num_kv_heads, index key_dim, index value_dim, index capacity = 64, index window = -1)
+      : key_(batch, num_kv_heads, key_dim), value_(batch, num_kv_heads, value_dim), window_(window) {
+    if (batch < 0 || num_kv_heads < 0 || key_dim < 0 || value_dim < 0 || capacity < 0)
+      detail::fail_with("heed::kv_cache: sizes must not be negative, but are batch ", batch, ", num_kv_heads ", num_kv_heads, ", key_dim ",
+                        key_dim, ", value_dim ", value_dim, ", capacity ", capacity);
+    if (window < -1) detail::fail_with("heed::kv_cache: window must be -1 (unbounded) or more, but is ", window);
+    first_.assign(static_cast<std::size_t>(batch), 0);
+    lengths_.assign(static_cast<std::size_t>(batch), 0);
+    appended_.assign(static_cast<std::size_t>(batch), 0);
+    reserve(capacity);
+  }
+
+  index batch() const { return index(lengths_.size()); }
+  index num_kv_heads() const { return key_.heads; }
+  index window() const { return window_; }
+  index capacity() const { return capacity_; }
+  /// Tokens that sequence b holds now.
+  index length(index b) const { return lengths_[static_cast<std::size_t>(b)]; }
+  /// Tokens ever appended to sequence b, less those truncated: the position of its next token.
+  index position(index b) const { return appended_[static_cast<std::size_t>(b)]; }
+  const std::vector<index>& lengths() const { return lengths_; }
+  /// Bytes of keys, values and scales that are reserved.
+  index bytes() const { return key_.bytes() + value_.bytes(); }
+
+  /// Makes room for `capacity` tokens in each sequence.
+  void reserve(index capacity) {
+    if (capacity <= capacity_) return;
+    key_.grow(capacity_, capacity);
+    value_.grow(capacity_, capacity);
+    capacity_ = capacity;
+  }
+
+  /// Appends n tokens to every sequence: key [batch, H_kv, n, key_dim], value [batch, H_kv, n, value_dim].
+  template <typename Key, typename Value>
+  void append(const tensor_view<Key>& key, const tensor_view<Value>& value) {
+    detail::check_equal("kv_cache::append", "key: batch", key.batch, "the cache's batch", batch());
+    check_tokens(key, value);
+    for (index b = 0; b < batch(); ++b) append_entry(b, b, key, value);
+  }
+
+  /// Appends n tokens to sequence b alone: key [1, H_kv, n, key_dim], value [1, H_kv, n, value_dim].
+  template <typename Key, typename Value>
+  void append(index b, const tensor_view<Key>& key, const tensor_view<Value>& value) {
+    check_sequence("append", b);
+    detail::check_equal("kv_cache::append", "key: batch", key.batch, "one sequence:", index(1));
+    check_tokens(key, value);
+    append_entry(b, 0, key, value);
+  }
+
+  /// Forgets all but the first `length` of the tokens that sequence b holds.
+  void truncate(index b, index length) {
+    check_sequence("truncate", b);
+    const std::size_t s = static_cast<std::size_t>(b);
+    if (length < 0 || length > lengths_[s])
+      detail::fail_with("heed::kv_cache::truncate: length ", length, " is not in [0, ", lengths_[s], "], what sequence ", b, " holds");
+    appended_[s] -= lengths_[s] - length;
+    lengths_[s] = length;
+  }
+
+  /// Empties every sequence; keeps the memory.
+  void clear() {
+    std::fill(first_.begin(), first_.end(), 0);
+    std::fill(lengths_.begin(), lengths_.end(), 0);
+    std::fill(appended_.begin(), appended_.end(), 0);
+  }
+
+  detail::stored_tensor<Stored> keys() const { return key_.view(*this); }
+  detail::stored_tensor<Stored> values() const { return value_.view(*this); }
+
+ private:
+  /// Keys or values: [batch, heads, capacity, dim], and the scales [batch, heads, capacity] of int8.
+  struct storage {
+    storage(index batch_size, index num_heads, index row_dim) : batch(batch_size), heads(num_heads), dim(row_dim) {}
+
+    index bytes() const { return index(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
+    tensor_view<Stored> rows(index capacity) { return bhnd(elements.data(), batch, heads, capacity, dim); }
+
+    void grow(index from, index to) {
+      move_rows(elements, from, to, dim);
+      if (detail::is_quantised<Stored>) move_rows(scales, from, to, 1);
+    }
+    template <typename Element>
+    void move_rows(std::vector<Element>& rows, index from, index to, index row) {
+      std::vector<Element> grown(static_cast<std::size_t>(batch * heads * to * row));
+      for (index head = 0; head < batch * heads; ++head)
+        std::copy(rows.data() + head * from * row, rows.data() + (head + 1) * from * row, grown.data() + head * to * row);
+      rows.swap(grown);
+    }
+    detail::stored_tensor<Stored> view(const kv_cache& cache) const {
+      const index capacity = cache.capacity_;
+      index longest = 0;
+      for (const index length : cache.lengths_) longest = (std::max)(longest, length);
+      tensor_view<const float> row_scales;
+      if (detail::is_quantised<Stored>) row_scales = bhnd(scales.data(), batch, heads, capacity, 1);
+      detail::stored_tensor<Stored> view(bhnd(elements.data(), batch, heads, capacity, dim), row_scales, batch, longest);
+      view.first_rows = cache.first_.data();
+      return view;
+    }
+
+    index batch, heads, dim;
+    std::vector<Stored> elements;
+    std::vector<float> scales;
+  };
+
+  void check_sequence(const char* function, index b) const {
+    if (b < 0 || b >= batch()) detail::fail_with("heed::kv_cache::", function, ": there is no sequence ", b, " in a batch of ", batch());
+  }
+  template <typename Key, typename Value>
+  void check_tokens(const tensor_view<Key>& key, const tensor_view<Value>& value) const {
+    constexpr const char* name = "kv_cache::append";
+    detail::check_equal(name, "value: batch", value.batch, "key's batch", key.batch);
+    detail::check_equal(name, "key: num_kv_heads", key.heads, "the cache's num_kv_heads", key_.heads);
+    detail::check_equal(name, "value: num_kv_heads", value.heads, "the cache's num_kv_heads", value_.heads);
+    detail::check_equal(name, "value: tokens", value.rows, "key's tokens", key.rows);
+    detail::check_equal(name, "key: head_dim", key.cols, "the cache's key_dim", key_.dim);
+    detail::check_equal(name, "value: head_dim", value.cols, "the cache's value_dim", value_.dim);
+  }
+
+  template <typename Key, typename Value>
+  void append_entry(index b, index entry, const tensor_view<Key>& key, const tensor_view<Value>& value) {
+    const std::size_t s = static_cast<std::size_t>(b);
+    if (window_ >= 0 && lengths_[s] > window_) {  // no later query looks further back
+      first_[s] += lengths_[s] - window_;
+      lengths_[s] = window_;
+    }
+    const index n = key.rows, needed = lengths_[s] + n;
+    if (first_[s] + needed > capacity_) {
+      if (first_[s] > 0) to_front(s);
+      if (needed > capacity_) reserve((std::max)(needed, 2 * capacity_));
+    }
+    store(key_, b, entry, first_[s] + lengths_[s], key);
+    store(value_, b, entry, first_[s] + lengths_[s], value);
+    lengths_[s] = needed;
+    appended_[s] += n;
+  }
+  /// Moves what sequence s holds to the front of its storage. A rolling cache of capacity 2 window does so once in `window` tokens.
+  void to_front(std::size_t s) {
+    const auto move = [&](auto& rows, index heads, index row) {
+      for (index h = 0; h < heads; ++h) {
+        auto* head = rows.data() + (index(s) * heads + h) * capacity_ * row;
+        std::copy(head + first_[s] * row, head + (first_[s] + lengths_[s]) * row, head);
+      }
+    };
+    for (storage* part : {&key_, &value_}) {
+      move(part->elements, part->heads, part->dim);
+      if (detail::is_quantised<Stored>) move(part->scales, part->heads, 1);
+    }
+    first_[s] = 0;
+  }
+  template <typename Scalar>
+  void store(storage& part, index b, index entry, index first, const tensor_view<Scalar>& tokens) {
+    for (index h = 0; h < part.heads; ++h) {
+      const matrix_view<const std::remove_const_t<Scalar>> from = tensor_view<const std::remove_const_t<Scalar>>(tokens).head(entry, h, 0, tokens.rows);
+      const matrix_view<Stored> to = part.rows(capacity_).head(b, h, first, tokens.rows);
+      float* scales = detail::is_quantised<Stored> ? part.scales.data() + (b * part.heads + h) * capacity_ + first : nullptr;
+      for (index i = 0; i < tokens.rows; ++i) detail::store_row(from, to, scales ? scales + i : nullptr, i);
+    }
+  }
+
+  storage key_, value_;
+  index window_, capacity_ = 0;
+  std::vector<index> first_, lengths_, appended_;
+};
+
+namespace detail {
+/// The problem of queries against all that a cache holds.
+template <typename Scalar, typename Cache, typename... Terms>
+auto make_cached_problem(const char* function, const tensor_view<const Scalar>& query, const Cache& cache, const tensor_view<Scalar>& out,
+                         const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, const Terms&... terms) {
+  if (cache.window() >= 0 && (options.window_left < 0 || options.window_left > cache.window()))
+    fail_with("heed::", function, ": window_left ", options.window_left, " asks for more than the cache keeps: its window is ", cache.window());
+  auto problem = make_stored_problem(function, query, cache.keys(), cache.values(), out, lse, options, terms...);
+  if (problem.terms.key_lengths.lengths.data) fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
+  problem.terms.key_lengths.lengths = cache.lengths();
+  return problem;
+}
+}  // namespace detail
+
+/// Attention of new queries against a cache: decoding, or a chunk of a prompt after its keys and values have been appended.
+///
+/// query [B, H, n_q, Dk], cache of B sequences -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {}. With causal::bottom_right the queries are the
+/// newest n_q tokens of their sequence, so any cut of a prompt into chunks gives what one call gives. A rolling cache needs a window_left that is
+/// not larger than its window. Throws std::invalid_argument where the sizes do not fit together.
+template <typename Query, typename Cache, typename Scalar, typename... Terms>
+void cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
+                           const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, workspace& memory,
+                           const Terms&... terms) {
+  detail::forward(detail::make_cached_problem<Scalar>("cached_attention_into", query, cache, out, lse, options, terms...), memory);
+}
+
+/// The same computed directly: the oracle of cached_attention_into.
+template <typename Query, typename Cache, typename Scalar, typename... Terms>
+void reference_cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
+                                     const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, const Terms&... terms) {
+  detail::reference(detail::make_cached_problem<Scalar>("reference_cached_attention_into", query, cache, out, lse, options, terms...));
+}
+
+HEED_NAMESPACE_END

@@ -1,0 +1,203 @@
+#pragma once
+
+#include <heed/kv_cache.hpp>
+
+#include <algorithm>
+#include <vector>
+
+HEED_NAMESPACE_BEGIN
+
+/// A cache in pages: sequences come and go, each holds a table of pages from one pool, and sequences that begin alike share the pages of their
+/// common prefix (Kwon et al. 2023). Stored is as for kv_cache.
+/// Invariant: a page belongs to as many sequences as its count says; a page that more than one holds is never written.
+template <typename Stored>
+class paged_kv_cache {
+ public:
+  /// A pool of num_pages pages of page_rows tokens each.
+  paged_kv_cache(index num_pages, index page_rows, index num_kv_heads, index key_dim, index value_dim)
+      : page_rows_(page_rows),
+        key_{num_pages, page_rows, num_kv_heads, key_dim, {}, {}},
+        value_{num_pages, page_rows, num_kv_heads, value_dim, {}, {}} {
+    if (num_pages < 0 || page_rows < 1 || num_kv_heads < 0 || key_dim < 0 || value_dim < 0)
+      detail::fail_with("heed::paged_kv_cache: sizes must not be negative and page_rows at least 1, but are num_pages ", num_pages, ", page_rows ",
+                        page_rows, ", num_kv_heads ", num_kv_heads, ", key_dim ", key_dim, ", value_dim ", value_dim);
+    key_.allocate();
+    value_.allocate();
+    holders_.assign(static_cast<std::size_t>(num_pages), 0);
+    for (index page = num_pages; page > 0; --page) free_.push_back(page - 1);
+  }
+
+  index page_rows() const { return page_rows_; }
+  index num_kv_heads() const { return key_.heads; }
+  index free_pages() const { return index(free_.size()); }
+  index bytes() const { return key_.bytes() + value_.bytes(); }
+
+  /// A new, empty sequence; returns its name.
+  index add_sequence() {
+    for (index s = 0; s < index(sequences_.size()); ++s)
+      if (!at(s).live) {
+        at(s) = sequence{true, 0, {}};
+        return s;
+      }
+    sequences_.push_back({true, 0, {}});
+    return index(sequences_.size()) - 1;
+  }
+  /// A new sequence with the same content: the pages are shared until one of the two writes into the last of them.
+  index fork(index s) {
+    check_sequence("fork", s);
+    const index copy = add_sequence();
+    at(copy) = at(s);
+    for (const index page : at(copy).pages) ++holders(page);
+    return copy;
+  }
+  void remove_sequence(index s) {
+    truncate(s, 0);
+    at(s).live = false;
+  }
+  index length(index s) const { return sequences_[static_cast<std::size_t>(s)].length; }
+
+  /// Appends n tokens to sequence s: key [1, H_kv, n, key_dim], value [1, H_kv, n, value_dim].
+  /// Throws std::invalid_argument where sizes do not fit or the pool has too few free pages, before anything is written.
+  template <typename Key, typename Value>
+  void append(index s, const tensor_view<Key>& key, const tensor_view<Value>& value) {
+    constexpr const char* name = "paged_kv_cache::append";
+    check_sequence("append", s);
+    detail::check_equal(name, "key: batch", key.batch, "one sequence:", index(1));
+    detail::check_equal(name, "value: batch", value.batch, "key's batch", key.batch);
+    detail::check_equal(name, "key: num_kv_heads", key.heads, "the cache's num_kv_heads", key_.heads);
+    detail::check_equal(name, "value: num_kv_heads", value.heads, "the cache's num_kv_heads", value_.heads);
+    detail::check_equal(name, "value: tokens", value.rows, "key's tokens", key.rows);
+    detail::check_equal(name, "key: head_dim", key.cols, "the cache's key_dim", key_.dim);
+    detail::check_equal(name, "value: head_dim", value.cols, "the cache's value_dim", value_.dim);
+    sequence& seq = at(s);
+    const bool copies_last = key.rows > 0 && seq.length % page_rows_ != 0 && holders(seq.pages.back()) > 1;
+    const index more = (seq.length + key.rows + page_rows_ - 1) / page_rows_ - index(seq.pages.size()) + (copies_last ? 1 : 0);
+    if (more > free_pages())
+      detail::fail_with("heed::", name, ": ", key.rows, " tokens need ", more, " pages, but only ", free_pages(), " are free");
+
+    if (copies_last) {
+      const index shared = seq.pages.back(), own = take_page();
+      key_.copy_page(shared, own);
+      value_.copy_page(shared, own);
+      --holders(shared);
+      seq.pages.back() = own;
+    }
+    for (index i = 0; i < key.rows; ++i) {
+      if (seq.length % page_rows_ == 0) seq.pages.push_back(take_page());
+      key_.store(key, i, seq.pages.back(), seq.length % page_rows_);
+      value_.store(value, i, seq.pages.back(), seq.length % page_rows_);
+      ++seq.length;
+    }
+  }
+
+  /// Forgets all but the first `length` tokens of sequence s; pages that nobody holds any more are free again.
+  void truncate(index s, index length) {
+    check_sequence("truncate", s);
+    sequence& seq = at(s);
+    if (length < 0 || length > seq.length)
+      detail::fail_with("heed::paged_kv_cache::truncate: length ", length, " is not in [0, ", seq.length, "], what sequence ", s, " holds");
+    seq.length = length;
+    while (index(seq.pages.size()) * page_rows_ >= length + page_rows_) {
+      const index page = seq.pages.back();
+      seq.pages.pop_back();
+      if (--holders(page) == 0) free_.push_back(page);
+    }
+  }
+
+  /// Some sequences as the batch of one call of cached_attention_into: batch entry b is sequences[b]. Holds copies of their tables: make it
+  /// anew after the cache has changed.
+  class batch_view {
+   public:
+    batch_view(const paged_kv_cache& cache, const index_list& sequences) : cache_(cache) {
+      for (const index s : sequences) {
+        cache.check_sequence("batch", s);
+        lengths_.push_back(cache.length(s));
+        stride_ = (std::max)(stride_, index(cache.at(s).pages.size()));
+      }
+      table_.assign(static_cast<std::size_t>(sequences.size * stride_), 0);
+      for (index b = 0; b < sequences.size; ++b) {
+        const std::vector<index>& pages = cache.at(sequences[b]).pages;
+        std::copy(pages.begin(), pages.end(), table_.begin() + b * stride_);
+      }
+    }
+    index window() const { return -1; }
+    const std::vector<index>& lengths() const { return lengths_; }
+    detail::stored_tensor<Stored> keys() const { return view(cache_.key_); }
+    detail::stored_tensor<Stored> values() const { return view(cache_.value_); }
+
+   private:
+    friend class paged_kv_cache;
+    template <typename Pool>
+    detail::stored_tensor<Stored> view(const Pool& pool) const {
+      const index longest = lengths_.empty() ? 0 : *std::max_element(lengths_.begin(), lengths_.end());
+      detail::stored_tensor<Stored> view(pool.all_rows(), pool.all_scales(), index(lengths_.size()), longest);
+      view.table = table_.data();
+      view.table_stride = stride_;
+      return view;
+    }
+    const paged_kv_cache& cache_;
+    std::vector<index> lengths_, table_;
+    index stride_ = 0;
+  };
+  batch_view batch(const index_list& sequences) const { return batch_view(*this, sequences); }
+
+ private:
+  struct sequence {
+    bool live;
+    index length;
+    std::vector<index> pages;
+  };
+
+  /// Keys or values of every page: [num_pages, heads, page_rows, dim], and the scales of int8.
+  struct pool {
+    index num_pages, page_rows, heads, dim;
+    std::vector<Stored> elements;
+    std::vector<float> scales;
+
+    void allocate() {
+      elements.resize(static_cast<std::size_t>(num_pages * heads * page_rows * dim));
+      if (detail::is_quantised<Stored>) scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));
+    }
+    index bytes() const { return index(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
+    tensor_view<const Stored> all_rows() const { return bhnd(elements.data(), num_pages, heads, page_rows, dim); }
+    tensor_view<const float> all_scales() const {
+      if (scales.empty()) return {};
+      return bhnd(scales.data(), num_pages, heads, page_rows, 1);
+    }
+    void copy_page(index from, index to) {
+      const index page = heads * page_rows;
+      std::copy(elements.begin() + from * page * dim, elements.begin() + (from + 1) * page * dim, elements.begin() + to * page * dim);
+      if (!scales.empty()) std::copy(scales.begin() + from * page, scales.begin() + (from + 1) * page, scales.begin() + to * page);
+    }
+    template <typename Scalar>
+    void store(const tensor_view<Scalar>& tokens, index i, index page, index row) {
+      using Element = std::remove_const_t<Scalar>;
+      for (index h = 0; h < heads; ++h) {
+        const matrix_view<Stored> to = bhnd(elements.data(), num_pages, heads, page_rows, dim).head(page, h, row, 1);
+        float* scale = scales.empty() ? nullptr : &scales[static_cast<std::size_t>((page * heads + h) * page_rows + row)];
+        detail::store_row(tensor_view<const Element>(tokens).head(0, h, i, 1), to, scale, 0);
+      }
+    }
+  };
+
+  sequence& at(index s) { return sequences_[static_cast<std::size_t>(s)]; }
+  const sequence& at(index s) const { return sequences_[static_cast<std::size_t>(s)]; }
+  index& holders(index page) { return holders_[static_cast<std::size_t>(page)]; }
+  index take_page() {
+    const index page = free_.back();
+    free_.pop_back();
+    holders(page) = 1;
+    return page;
+  }
+  void check_sequence(const char* function, index s) const {
+    if (s < 0 || s >= index(sequences_.size()) || !at(s).live)
+      detail::fail_with("heed::paged_kv_cache::", function, ": there is no sequence ", s, " among ", sequences_.size());
+  }
+
+  index page_rows_;
+  pool key_, value_;
+  std::vector<index> free_, holders_;
+  std::vector<sequence> sequences_;
+};
+
+HEED_NAMESPACE_END
