@@ -26,15 +26,18 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
       if (!visible(p.score, i, j)) continue;
       Acc dot(0);
       for (index c = 0; c < p.query.cols; ++c) dot += Acc(p.query(i, c)) * p.key.template at<Acc>(j, c);
+      const Acc s = score_of(p.score, dot, i, j);
+      if (masked_by_function(p.score, s)) continue;
       seen.push_back(j);
-      weights.push_back(score_of(p.score, dot, i, j));
-      if (weights.back() > max) max = weights.back();
+      weights.push_back(s);
+      if (s > max) max = s;
     }
 
     Acc sum = p.score.has_sink ? Acc(exp(p.score.sink - max)) : Acc(0);
-    for (Acc& weight : weights) {
-      weight = exp(weight - max);
+    for (std::size_t n = 0; n < seen.size(); ++n) {
+      const Acc weight = exp(weights[n] - max);
       sum += weight;
+      weights[n] = dropped(p.score, weight, i, seen[n]);
     }
 
     const bool empty = sum == Acc(0);  // no key, and no sink

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
@@ -28,6 +29,7 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
   using std::log;
   constexpr index tile_q = 32, tile_k = 64;
   const score_params<Acc>& score = p.score;
+  std::vector<index> seen;  // the keys of a tile that a row sees
 
   for (index i0 = 0; i0 < p.query.rows; i0 += tile_q) {
     const index m = (std::min)(tile_q, p.query.rows - i0);
@@ -45,22 +47,24 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
       const rows<Acc> value = load_rows<Acc>(p.value, j0, n);
       rows<Acc> weights = query * load_rows<Acc>(p.key, j0, n).transpose();
       for (index i = 0; i < m; ++i) {
+        seen.clear();
         Acc new_max = max(i);
-        for (index j = 0; j < n; ++j)
-          if (visible(score, i0 + i, j0 + j)) {
-            weights(i, j) = score_of(score, weights(i, j), i0 + i, j0 + j);
-            if (weights(i, j) > new_max) new_max = weights(i, j);
-          }
+        for (index j = 0; j < n; ++j) {
+          if (!visible(score, i0 + i, j0 + j)) continue;
+          weights(i, j) = score_of(score, weights(i, j), i0 + i, j0 + j);
+          if (masked_by_function(score, weights(i, j))) continue;
+          seen.push_back(j);
+          if (weights(i, j) > new_max) new_max = weights(i, j);
+        }
         const Acc rescale = exp(max(i) - new_max);
         max(i) = new_max;
         sum(i) *= rescale;
         out.row(i) *= rescale;
-        for (index j = 0; j < n; ++j)
-          if (visible(score, i0 + i, j0 + j)) {  // a hidden pair is skipped: 0 times a NaN behind the mask would be NaN
-            const Acc weight = exp(weights(i, j) - new_max);
-            sum(i) += weight;
-            out.row(i) += weight * value.row(j);
-          }
+        for (const index j : seen) {  // a hidden pair is skipped: 0 times a NaN behind the mask would be NaN
+          const Acc weight = exp(weights(i, j) - new_max);
+          sum(i) += weight;
+          out.row(i) += dropped(score, weight, i0 + i, j0 + j) * value.row(j);
+        }
       }
     }
 

@@ -30,7 +30,7 @@ rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, in
       if (!visible(p.score, i, j)) continue;
       Acc dot(0);
       for (index c = 0; c < p.query.cols; ++c) dot += Acc(p.query(i, c)) * p.key.template at<Acc>(j, c);
-      weights(r, j) = exp(score_of(p.score, dot, i, j) - lse);
+      weights(r, j) = dropped(p.score, Acc(exp(score_of(p.score, dot, i, j) - lse)), i, j);
     }
   }
   return weights;

@@ -29,29 +29,48 @@ struct band {
   size low = -unbounded, high = unbounded;
 };
 
-/// A callable of the user's, applied to a block of scores (natural units, after scale, softcap, bias and masks of the options):
-/// element (i, j) is scores[(j - j_begin) * key_step + (i - i_begin) * query_step].
+/// A block of scores or weights that a kernel has in scratch: the one of query i and key j is
+/// data[(i - i_begin) * query_step + (j - j_begin) * key_step].
 template <typename Acc>
-struct score_hook {
-  void (*run)(const void* context, Acc* scores, size i_begin, size i_end, size j_begin, size j_end, size query_step, size key_step) = nullptr;
+struct score_block {
+  Acc* data;
+  size i_begin, i_end, j_begin, j_end;
+  size query_step, key_step;
+};
+
+/// Something outside the kernels that works on a block of head h of sequence b, in natural units. One indirect call a block.
+template <typename Acc>
+struct block_hook {
+  void (*run)(const void* context, size b, size h, const score_block<Acc>& block) = nullptr;
   const void* context = nullptr;
 };
 
-/// How a score comes from a dot product: scale -> softcap -> bias and ALiBi -> masks, then the softmax with the sink.
+/// A mask by blocks: query i may see key j only where visible[(i / block_q) * row + j / block_kv] is not 0.
+struct block_mask_params {
+  const std::uint8_t* visible = nullptr;  // null: no such mask
+  size row = 0;
+  size block_q = 1, block_kv = 1;
+};
+
+/// How a score comes from a dot product, in this order; then the softmax with the sink, then weight_hook.
 template <typename Acc>
 struct score_params {
   Acc scale = 1;
   Acc softcap = 0;              // 0: off
-  detail::band band;
   const Acc* bias = nullptr;    // bias[i * bias_row + j * bias_col]; -inf masks
   size bias_row = 0, bias_col = 0;
-  const bool* keep = nullptr;   // keep[i * keep_row + j * keep_col]; true: attend
-  size keep_row = 0, keep_col = 0;
   Acc alibi_slope = 0;          // adds -slope * |i + alibi_offset - j|
   size alibi_offset = 0;
+  block_hook<Acc> score_hook;   // the user's score function; a score it makes -inf is masked
+  detail::band band;            // masks, composed by AND
+  const bool* keep = nullptr;   // keep[i * keep_row + j * keep_col]; true: attend
+  size keep_row = 0, keep_col = 0;
+  block_mask_params blocks;
+  block_hook<Acc> mask_hook;    // the user's mask: makes hidden scores -inf
   bool has_sink = false;
   Acc sink = 0;                 // joins the denominator, has no value
-  score_hook<Acc> hook;
+  block_hook<Acc> weight_hook;  // dropout: changes exp(s - max) after it has been summed
+  size b = 0, h = 0;            // which head of which sequence this is, for the hooks
 };
 
 /// One head: query rows [row_begin, row_end) against keys [0, n_kv). Strides count elements.

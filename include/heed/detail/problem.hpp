@@ -84,6 +84,8 @@ struct problem {
     score.scale = accumulator(scale());
     score.softcap = accumulator(options.softcap);
     score.band = band(b);
+    score.b = b;
+    score.h = h;
     if (terms.bias.data) {
       score.bias = terms.bias.data + b * at(terms.bias.batch_stride, terms.bias.batch) + h * at(terms.bias.head_stride, terms.bias.heads);
       score.bias_row = at(terms.bias.row_stride, terms.bias.rows);

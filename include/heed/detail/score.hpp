@@ -36,15 +36,25 @@ Acc negative_infinity() {
   return Acc(-std::numeric_limits<Acc>::infinity());
 }
 
-/// Whether query i sees key j. A pair that is not visible is skipped: neither its key nor its value is looked at.
+/// Runs a hook on one pair.
+template <typename Acc>
+Acc hooked(const block_hook<Acc>& hook, const score_params<Acc>& score, Acc x, size i, size j) {
+  hook.run(hook.context, score.b, score.h, score_block<Acc>{&x, i, i + 1, j, j + 1, 0, 0});
+  return x;
+}
+
+/// Whether the masks let query i see key j. A pair that is not visible is skipped: neither its key nor its value is looked at.
 template <typename Acc>
 bool visible(const score_params<Acc>& score, size i, size j) {
   if (j < i + score.band.low || j > i + score.band.high) return false;
   if (score.keep && !score.keep[i * score.keep_row + j * score.keep_col]) return false;
-  return !score.bias || !is_negative_infinity(score.bias[i * score.bias_row + j * score.bias_col]);
+  if (score.bias && is_negative_infinity(score.bias[i * score.bias_row + j * score.bias_col])) return false;
+  const block_mask_params& blocks = score.blocks;
+  if (blocks.visible && !blocks.visible[i / blocks.block_q * blocks.row + j / blocks.block_kv]) return false;
+  return !score.mask_hook.run || !is_negative_infinity(hooked(score.mask_hook, score, Acc(0), i, j));
 }
 
-/// The score of a visible pair: scale -> softcap -> bias and ALiBi (natural units).
+/// The score of a visible pair: scale -> softcap -> bias and ALiBi -> score function (natural units). -infinity: the function masked it.
 template <typename Acc>
 Acc score_of(const score_params<Acc>& score, const Acc& dot, size i, size j) {
   using std::tanh;
@@ -53,7 +63,20 @@ Acc score_of(const score_params<Acc>& score, const Acc& dot, size i, size j) {
   if (score.bias) s += score.bias[i * score.bias_row + j * score.bias_col];
   const size distance = i + score.alibi_offset - j;
   s -= score.alibi_slope * Acc(static_cast<double>(distance < 0 ? -distance : distance));
+  if (score.score_hook.run) s = hooked(score.score_hook, score, s, i, j);
   return s;
+}
+
+/// Whether a score function has masked the pair whose score this is.
+template <typename Acc>
+bool masked_by_function(const score_params<Acc>& score, const Acc& s) {
+  return score.score_hook.run && is_negative_infinity(s);
+}
+
+/// The weight exp(s - max) under which a value is summed, after dropout.
+template <typename Acc>
+Acc dropped(const score_params<Acc>& score, const Acc& weight, size i, size j) {
+  return score.weight_hook.run ? hooked(score.weight_hook, score, weight, i, j) : weight;
 }
 
 }  // namespace detail
