@@ -1,0 +1,91 @@
+// heed_conformance DIR...: runs every JSON case under the folders and says what fails, and what the library cannot do yet.
+// Exit status 0: every folder held cases, and none failed.
+
+#include "conformance/ops.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+namespace {
+
+using op_function = void (*)(const conformance::test_case&, conformance::failures&);
+
+const std::map<std::string, op_function> ops = {
+    {"attention", conformance::run_attention},
+    {"merge", conformance::run_merge},
+    {"varlen", conformance::run_varlen},
+};
+
+/// The JSON files under a folder (or the one file that the path is), in the order of their names.
+std::vector<std::filesystem::path> cases_under(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> files;
+  if (std::filesystem::is_directory(path)) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path))
+      if (entry.is_regular_file() && entry.path().extension() == ".json") files.push_back(entry.path());
+    std::sort(files.begin(), files.end());
+  } else if (std::filesystem::is_regular_file(path)) {
+    files.push_back(path);
+  } else {
+    throw std::runtime_error(path.string() + ": no such file or folder");
+  }
+  if (files.empty()) throw std::runtime_error(path.string() + ": there is no case (*.json) in this folder");
+  return files;
+}
+
+struct tally {
+  int passed = 0, failed = 0, skipped = 0;
+};
+
+void run_case(const std::filesystem::path& file, tally& count) {
+  conformance::failures failed;
+  try {
+    std::ifstream stream(file);
+    if (!stream) throw conformance::malformed("cannot be opened");
+    const conformance::test_case c = conformance::read_case(stream);
+    const auto op = ops.find(c.op);
+    if (op == ops.end()) throw conformance::unsupported("op " + c.op);
+    op->second(c, failed);
+  } catch (const conformance::unsupported& what) {
+    std::cout << "skip " << file.string() << ": not supported yet: " << what.what() << '\n';
+    ++count.skipped;
+    return;
+  } catch (const conformance::malformed& what) {
+    failed.push_back(std::string("not a well-formed case: ") + what.what());
+  } catch (const std::exception& what) {
+    failed.push_back(std::string("unexpected error: ") + what.what());
+  }
+  if (failed.empty()) {
+    ++count.passed;
+    return;
+  }
+  ++count.failed;
+  std::cout << "FAIL " << file.string();
+  for (std::size_t n = 0; n < failed.size(); ++n) std::cout << (n == 0 ? ": " : "; ") << failed[n];
+  std::cout << '\n';
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::cerr << "usage: heed_conformance DIR...\nRuns every JSON case under the folders.\n";
+    return 1;
+  }
+  try {
+    std::vector<std::filesystem::path> files;
+    for (int n = 1; n < argc; ++n) {
+      const std::vector<std::filesystem::path> found = cases_under(argv[n]);
+      files.insert(files.end(), found.begin(), found.end());
+    }
+    tally count;
+    for (const std::filesystem::path& file : files) run_case(file, count);
+    std::cout << count.passed << " passed, " << count.failed << " failed, " << count.skipped << " skipped\n";
+    return count.failed == 0 ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::cerr << "heed_conformance: " << error.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "case.hpp"
+
+namespace conformance {
+
+// Each op runs a case through every path of the library that can compute it, and adds a sentence for each that is wrong.
+void run_attention(const test_case& c, failures& failed);
+void run_merge(const test_case& c, failures& failed);
+void run_varlen(const test_case& c, failures& failed);
+
+}  // namespace conformance
