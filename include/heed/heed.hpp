@@ -3,6 +3,8 @@
 /// heed: scaled dot-product attention on the CPU. This header includes every job; each may be included alone.
 
 #include <heed/attention.hpp>
+#include <heed/block_mask.hpp>
+#include <heed/dropout.hpp>
 #include <heed/executor.hpp>
 #include <heed/isa.hpp>
 #include <heed/kv_cache.hpp>

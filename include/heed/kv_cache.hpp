@@ -197,8 +197,8 @@ auto make_cached_problem(const char* function, const tensor_view<const Scalar>& 
   if (cache.window() >= 0 && (options.window_left < 0 || options.window_left > cache.window()))
     fail_with("heed::", function, ": window_left ", options.window_left, " asks for more than the cache keeps: its window is ", cache.window());
   auto problem = make_stored_problem(function, query, cache.keys(), cache.values(), out, lse, options, terms...);
-  if (problem.terms.key_lengths.lengths.data) fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
-  problem.terms.key_lengths.lengths = cache.lengths();
+  if (problem.terms.key_lengths.data) fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
+  problem.terms.key_lengths = cache.lengths();
   return problem;
 }
 }  // namespace detail

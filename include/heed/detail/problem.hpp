@@ -51,7 +51,7 @@ struct problem {
   /// Keys of sequence b that exist; those behind are never read.
   index n_kv(index b) const {
     if (key_starts) return key_starts[b + 1] - key_starts[b];
-    return terms.key_lengths.lengths.data ? terms.key_lengths.lengths[b] : key.rows;
+    return terms.key_lengths.data ? terms.key_lengths[b] : key.rows;
   }
   double scale() const { return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index(1)))); }
 
@@ -78,10 +78,12 @@ struct problem {
     return one;
   }
 
+  /// The hooks of what it returns look at this problem: it must stay where it is while they are used.
   score_params<accumulator> score(index b, index h) const {
     const auto at = [](index stride, index extent) { return extent > 1 ? stride : 0; };  // an extent of 1 is broadcast
     score_params<accumulator> score;
     score.scale = accumulator(scale());
+    if (terms.logit_scales.values) score.scale *= terms.logit_scales.values[h];
     score.softcap = accumulator(options.softcap);
     score.band = band(b);
     score.b = b;
@@ -96,14 +98,18 @@ struct problem {
       score.keep_row = at(terms.keep.row_stride, terms.keep.rows);
       score.keep_col = at(terms.keep.col_stride, terms.keep.cols);
     }
-    if (terms.alibi.slopes) {
-      score.alibi_slope = terms.alibi.slopes[h];
+    if (terms.alibi.values) {
+      score.alibi_slope = terms.alibi.values[h];
       score.alibi_offset = n_kv(b) - n_q(b);
     }
-    if (terms.sinks.logits && !is_negative_infinity(terms.sinks.logits[h])) {
+    score.score_hook = terms.score_function;
+    if (terms.blocks) score.blocks = terms.blocks->params(b, h);
+    if (terms.has_masks()) score.mask_hook = {&detail::terms<accumulator>::run_masks_hook, &terms};
+    if (terms.sinks.values && !is_negative_infinity(terms.sinks.values[h])) {
       score.has_sink = true;
-      score.sink = terms.sinks.logits[h];
+      score.sink = terms.sinks.values[h];
     }
+    if (terms.dropout.probability > 0) score.weight_hook = {&run_dropout<accumulator>, &terms.dropout};
     return score;
   }
 };
@@ -117,17 +123,50 @@ inline void check_options(const char* function, const attention_options& options
   if (options.threads < 1) fail_with("heed::", function, ": threads must be 1 or more, but is ", options.threads);
 }
 
-template <typename Element, typename Problem>
-void check_broadcast(const char* function, const char* what, const tensor_view<const Element>& mask, const Problem& p) {
-  if (!mask.data) return;
-  const auto check = [&](const char* axis, index extent, index wanted) {
-    if (extent != 1 && extent != wanted)
-      fail_with("heed::", function, ": ", what, " has ", axis, " ", extent, ", which is neither 1 nor the call's ", axis, " ", wanted);
+/// A size of a mask must be 1 (the same for all) or the call's own.
+inline void check_broadcast(const char* function, const char* what, const char* axis, index extent, index wanted) {
+  if (extent != 1 && extent != wanted)
+    fail_with("heed::", function, ": ", what, " has ", axis, " ", extent, ", which is neither 1 nor the call's ", axis, " ", wanted);
+}
+
+template <typename Scalar, typename Stored>
+void check_terms(const char* function, const problem<Scalar, Stored>& p) {
+  const auto& terms = p.terms;
+  const index batch = p.query.batch, heads = p.query.heads, n_q = p.query.rows, n_kv = p.key.rows;
+  const auto check_mask = [&](const char* what, const auto& mask, const char* columns, index wanted) {
+    if (!mask.data) return;
+    check_broadcast(function, what, "batch", mask.batch, batch);
+    check_broadcast(function, what, "num_heads", mask.heads, heads);
+    check_broadcast(function, what, "n_q", mask.rows, n_q);
+    check_broadcast(function, what, columns, mask.cols, wanted);
   };
-  check("batch", mask.batch, p.query.batch);
-  check("num_heads", mask.heads, p.query.heads);
-  check("n_q", mask.rows, p.query.rows);
-  check("n_kv", mask.cols, p.key.rows);
+  const auto check_heads = [&](const char* what, const auto& term) {
+    if (term.values) check_equal(function, what, term.count, "query's num_heads", heads);
+  };
+  check_mask("keep", terms.keep, "n_kv", n_kv);
+  check_mask("bias", terms.bias, "n_kv", n_kv);
+  if (terms.keep_bits.view.data) {
+    check_mask("keep_bits", terms.keep_bits.view, "bytes", (n_kv + 7) / 8);
+    check_equal(function, "keep_bits: n_kv", terms.keep_bits.n_kv, "the call's n_kv", n_kv);
+    check_equal(function, "keep_bits: bytes a row", terms.keep_bits.view.cols, "those of n_kv bits:", (n_kv + 7) / 8);
+  }
+  check_heads("alibi: slopes", terms.alibi);
+  check_heads("sinks: logits", terms.sinks);
+  check_heads("logit_scales: factors", terms.logit_scales);
+  if (terms.key_lengths.data) {
+    check_equal(function, "key_lengths: entries", terms.key_lengths.size, "query's batch", batch);
+    for (index b = 0; b < batch; ++b)
+      if (terms.key_lengths[b] < 0 || terms.key_lengths[b] > n_kv)
+        fail_with("heed::", function, ": key_lengths: entry ", b, " is ", terms.key_lengths[b], ", but kv_length is ", n_kv);
+  }
+  if (terms.blocks) {
+    check_broadcast(function, "blocks", "batch", terms.blocks->batch(), batch);
+    check_broadcast(function, "blocks", "num_heads", terms.blocks->heads(), heads);
+    check_equal(function, "blocks: n_q", terms.blocks->n_q(), "query's n_q", n_q);
+    check_equal(function, "blocks: n_kv", terms.blocks->n_kv(), "key's kv_length", n_kv);
+  }
+  if (!(terms.dropout.probability >= 0 && terms.dropout.probability < 1))
+    fail_with("heed::", function, ": dropout: probability must be in [0, 1), but is ", terms.dropout.probability);
 }
 
 /// Checks every argument of `function` and makes the problem of them.
@@ -136,6 +175,7 @@ problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_v
                                             const stored_tensor<Stored>& value, const tensor_view<Scalar>& out,
                                             const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options,
                                             const Terms&... given) {
+  static_assert(all_different<Terms...>, "a term of attention may be given once");
   problem<Scalar, Stored> p{query, key, value, out, lse, options, {}, nullptr, nullptr, 0};
   (p.terms.add(given), ...);
 
@@ -158,16 +198,7 @@ problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_v
   }
   check_options(function, options);
 
-  check_broadcast(function, "keep", p.terms.keep, p);
-  check_broadcast(function, "bias", p.terms.bias, p);
-  if (p.terms.alibi.slopes) check_equal(function, "alibi: slopes", p.terms.alibi.count, "query's num_heads", query.heads);
-  if (p.terms.sinks.logits) check_equal(function, "sinks: logits", p.terms.sinks.count, "query's num_heads", query.heads);
-  if (p.terms.key_lengths.lengths.data) {
-    check_equal(function, "key_lengths: entries", p.terms.key_lengths.lengths.size, "query's batch", query.batch);
-    for (index b = 0; b < query.batch; ++b)
-      if (p.n_kv(b) < 0 || p.n_kv(b) > key.rows)
-        fail_with("heed::", function, ": key_lengths: entry ", b, " is ", p.n_kv(b), ", but kv_length is ", key.rows);
-  }
+  check_terms(function, p);
   return p;
 }
 

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <heed/detail/check.hpp>
+#include <heed/detail/params.hpp>
+#include <heed/types.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+HEED_NAMESPACE_BEGIN
+
+/// Which blocks of keys each block of queries may see: a sparse mask whose hidden blocks cost nothing. Pass it to a call as blocks(mask).
+///
+/// The n_q x n_kv pairs are cut into blocks of block_q x block_kv (the last ones smaller); batch and heads are 1 (the same for all) or the call's.
+class block_mask {
+ public:
+  /// Every block hidden. Throws std::invalid_argument for negative sizes and blocks of less than 1.
+  block_mask(index batch, index heads, index n_q, index n_kv, index block_q, index block_kv)
+      : batch_(batch), heads_(heads), n_q_(n_q), n_kv_(n_kv), block_q_(block_q), block_kv_(block_kv) {
+    if (batch < 1 || heads < 1 || n_q < 0 || n_kv < 0 || block_q < 1 || block_kv < 1)
+      detail::fail_with("heed::block_mask: batch, heads, block_q and block_kv must be 1 or more and n_q and n_kv not negative, but are ", batch,
+                        ", ", heads, ", ", block_q, ", ", block_kv, ", ", n_q, ", ", n_kv);
+    state_.assign(static_cast<std::size_t>(batch * heads * q_blocks() * kv_blocks()), hidden);
+  }
+
+  /// The blocks in which mask(b, h, i, j) is true anywhere. Where it is true everywhere, a call does not ask the mask function again.
+  template <typename Mask>
+  static block_mask of(const Mask& mask, index batch, index heads, index n_q, index n_kv, index block_q = 64, index block_kv = 64) {
+    block_mask blocks(batch, heads, n_q, n_kv, block_q, block_kv);
+    for (index b = 0; b < batch; ++b)
+      for (index h = 0; h < heads; ++h)
+        for (index q = 0; q < blocks.q_blocks(); ++q)
+          for (index kv = 0; kv < blocks.kv_blocks(); ++kv) {
+            index seen = 0, all = 0;
+            for (index i = q * block_q; i < (std::min)((q + 1) * block_q, n_q); ++i)
+              for (index j = kv * block_kv; j < (std::min)((kv + 1) * block_kv, n_kv); ++j, ++all) seen += mask(b, h, i, j) ? 1 : 0;
+            blocks.state(b, h, q, kv) = seen == 0 ? hidden : seen == all ? whole : partly;
+          }
+    return blocks;
+  }
+
+  /// Lets query block q of head h of batch entry b see key block kv.
+  void show(index b, index h, index q, index kv) {
+    if (b < 0 || b >= batch_ || h < 0 || h >= heads_ || q < 0 || q >= q_blocks() || kv < 0 || kv >= kv_blocks())
+      detail::fail_with("heed::block_mask::show: block [", b, ", ", h, ", ", q, ", ", kv, "] is not in [", batch_, ", ", heads_, ", ", q_blocks(),
+                        ", ", kv_blocks(), "]");
+    state(b, h, q, kv) = partly;
+  }
+  bool shows(index b, index h, index q, index kv) const { return state_[at(b, h, q, kv)] != hidden; }
+
+  index batch() const { return batch_; }
+  index heads() const { return heads_; }
+  index n_q() const { return n_q_; }
+  index n_kv() const { return n_kv_; }
+  index q_blocks() const { return (n_q_ + block_q_ - 1) / block_q_; }
+  index kv_blocks() const { return (n_kv_ + block_kv_ - 1) / block_kv_; }
+  /// The share of blocks that are visible: what a call costs against the whole.
+  double density() const {
+    const auto shown = std::count_if(state_.begin(), state_.end(), [](std::uint8_t s) { return s != hidden; });
+    return state_.empty() ? 0 : double(shown) / double(state_.size());
+  }
+
+  /// The blocks of one head, as the kernels read them.
+  detail::block_mask_params params(index b, index h) const {
+    return {state_.data() + at(batch_ == 1 ? 0 : b, heads_ == 1 ? 0 : h, 0, 0), kv_blocks(), block_q_, block_kv_};
+  }
+
+ private:
+  static constexpr std::uint8_t hidden = 0, partly = 1, whole = 2;
+
+  std::size_t at(index b, index h, index q, index kv) const {
+    return static_cast<std::size_t>(((b * heads_ + h) * q_blocks() + q) * kv_blocks() + kv);
+  }
+  std::uint8_t& state(index b, index h, index q, index kv) { return state_[at(b, h, q, kv)]; }
+
+  index batch_, heads_, n_q_, n_kv_, block_q_, block_kv_;
+  std::vector<std::uint8_t> state_;
+};
+
+HEED_NAMESPACE_END
