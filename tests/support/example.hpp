@@ -1,0 +1,159 @@
+#pragma once
+
+// Inputs of one head with the terms that go with them, the same in every scalar type, and the one rule for how exact a path must be.
+
+#include <heed/options.hpp>
+#include <heed/reference.hpp>
+#include <heed/terms.hpp>
+#include <heed/types.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "../catch.hpp"
+
+namespace testing {
+
+using heed::index;
+using mask = Eigen::Matrix<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// Numbers of mean 0 and variance 1 that are the same on every machine and at every run.
+template <typename Scalar>
+heed::rows<Scalar> random_rows(index n, index cols, unsigned seed) {
+  std::mt19937 engine(seed);
+  heed::rows<Scalar> m(n, cols);
+  for (index i = 0; i < n; ++i)
+    for (index c = 0; c < cols; ++c) m(i, c) = Scalar((double(engine()) / 2147483648.0 - 1.0) * std::sqrt(3.0));
+  return m;
+}
+
+inline mask random_mask(index n_q, index n_kv, unsigned seed, double share_kept = 0.7) {
+  std::mt19937 engine(seed);
+  mask m(n_q, n_kv);
+  for (index i = 0; i < n_q; ++i)
+    for (index j = 0; j < n_kv; ++j) m(i, j) = double(engine()) < share_kept * 4294967296.0;
+  return m;
+}
+
+/// What a path is run on. Terms that are empty are absent.
+template <typename Scalar>
+struct example {
+  using accumulator = heed::accumulator_t<Scalar>;
+
+  heed::rows<Scalar> query, key, value;
+  heed::attention_options options;
+  mask keep;
+  heed::rows<accumulator> bias;
+  heed::row_vector<accumulator> slopes, sinks;
+  std::vector<index> key_lengths;
+
+  example(index n_q, index n_kv, index d_k, index d_v, unsigned seed = 1)
+      : query(random_rows<Scalar>(n_q, d_k, 3 * seed)),
+        key(random_rows<Scalar>(n_kv, d_k, 3 * seed + 1)),
+        value(random_rows<Scalar>(n_kv, d_v, 3 * seed + 2)) {}
+
+  /// The same numbers in another type.
+  template <typename Other>
+  example<Other> cast() const {
+    using acc = heed::accumulator_t<Other>;
+    example<Other> other(0, 0, 0, 0);
+    other.query = query.template cast<Other>();
+    other.key = key.template cast<Other>();
+    other.value = value.template cast<Other>();
+    other.options = options;
+    other.keep = keep;
+    other.bias = bias.template cast<acc>();
+    other.slopes = slopes.template cast<acc>();
+    other.sinks = sinks.template cast<acc>();
+    other.key_lengths = key_lengths;
+    return other;
+  }
+
+  /// path(query, key, value, options, terms...)
+  template <typename Path>
+  auto run(const Path& path) const {
+    return path(query, key, value, options, heed::keep(keep), heed::bias(bias), heed::alibi(slopes), heed::sinks(sinks),
+                heed::key_lengths(key_lengths));
+  }
+  heed::attention_result<Scalar> reference() const {
+    return run([](const auto&... arguments) { return heed::reference_attention_with_lse(arguments...); });
+  }
+};
+
+/// The type that the reference is run in to know what is right.
+template <typename Scalar>
+struct wider {
+  using type = double;
+};
+template <>
+struct wider<double> {
+  using type = long double;
+};
+template <typename Scalar>
+using wider_t = typename wider<Scalar>::type;
+
+/// The largest distance from what is right over all finite numbers. Infinities and NaNs must be where they belong: else infinity.
+template <typename Got, typename Exact>
+long double max_error(const Eigen::DenseBase<Got>& got, const Eigen::DenseBase<Exact>& exact) {
+  long double error = 0;
+  for (index i = 0; i < exact.rows(); ++i)
+    for (index c = 0; c < exact.cols(); ++c) {
+      const long double g = static_cast<long double>(got.derived()(i, c)), e = static_cast<long double>(exact.derived()(i, c));
+      const bool same = std::isnan(e) ? std::isnan(g) : std::isinf(e) ? g == e : std::isfinite(g);
+      if (!same) return std::numeric_limits<long double>::infinity();
+      if (std::isfinite(e)) error = (std::max)(error, std::abs(g - e));
+    }
+  return error;
+}
+
+/// The largest finite magnitude.
+template <typename Exact>
+long double magnitude(const Eigen::DenseBase<Exact>& exact) {
+  long double largest = 0;
+  for (index i = 0; i < exact.rows(); ++i)
+    for (index c = 0; c < exact.cols(); ++c) {
+      const long double e = std::abs(static_cast<long double>(exact.derived()(i, c)));
+      if (std::isfinite(e)) largest = (std::max)(largest, e);
+    }
+  return largest;
+}
+
+/// A path may be wrong by twice what the reference is wrong by in the path's own precision, both held against the reference in a wider
+/// type: the two add the same numbers in another order, so their errors have one size. One unit in the last place of the largest
+/// number comes on top: over a key or two the reference can be exact by luck, while a path that rescales and divides later rounds a
+/// last time.
+template <typename Got, typename Same, typename Exact>
+void check_as_exact_as(const Got& got, const Same& same, const Exact& exact) {
+  REQUIRE(got.rows() == exact.rows());
+  REQUIRE(got.cols() == exact.cols());
+  const long double ulp = static_cast<long double>(Eigen::NumTraits<typename Got::Scalar>::epsilon()) * magnitude(exact);
+  const long double error = max_error(got, exact), error_of_reference = max_error(same, exact);
+  REQUIRE(std::isfinite(error_of_reference));
+  CHECK(error <= 2 * error_of_reference + ulp);
+}
+
+/// out and lse of a path against the example that it was run on.
+template <typename Scalar>
+void check_result(const heed::attention_result<Scalar>& got, const example<Scalar>& e) {
+  const heed::attention_result<Scalar> same = e.reference();
+  const heed::attention_result<wider_t<Scalar>> exact = e.template cast<wider_t<Scalar>>().reference();
+  {
+    INFO("out");
+    check_as_exact_as(got.out, same.out, exact.out);
+  }
+  INFO("lse");
+  check_as_exact_as(got.lse, same.lse, exact.lse);
+}
+
+/// Runs a path on the example and checks it.
+template <typename Scalar, typename Path>
+void check_path(const example<Scalar>& e, const Path& path) {
+  CAPTURE(e.query.rows(), e.key.rows(), e.query.cols(), e.value.cols());
+  const heed::attention_result<Scalar> got = e.run(path);
+  check_result(got, e);
+}
+
+}  // namespace testing
