@@ -8,6 +8,7 @@
 #include <heed/executor.hpp>
 #include <heed/isa.hpp>
 #include <heed/kv_cache.hpp>
+#include <heed/latent.hpp>
 #include <heed/merge.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/options.hpp>

@@ -3,8 +3,13 @@
 #include <heed/attention.hpp>
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/problem.hpp>
+#include <heed/streaming.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 HEED_NAMESPACE_BEGIN
 
@@ -21,20 +26,60 @@ template <typename Scalar, typename Stored>
 rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, index first_row, index count, index num_keys) {
   using Acc = accumulator_t<Scalar>;
   using std::exp;
+  constexpr index tile = 128;
+  rows<Acc> query(count, p.query.cols);
+  for (index r = 0; r < count; ++r)
+    for (index c = 0; c < query.cols(); ++c) query(r, c) = Acc(p.query(first_row + r, c));
+
   rows<Acc> weights = rows<Acc>::Constant(count, num_keys, Acc(0));
-  for (index r = 0; r < count; ++r) {
-    const index i = first_row + r;
-    const Acc lse = p.lse(i, 0);
-    if (is_negative_infinity(lse)) continue;
-    for (index j = 0; j < p.key.rows; ++j) {
-      if (!visible(p.score, i, j)) continue;
-      Acc dot(0);
-      for (index c = 0; c < p.query.cols; ++c) dot += Acc(p.query(i, c)) * p.key.template at<Acc>(j, c);
-      weights(r, j) = dropped(p.score, Acc(exp(score_of(p.score, dot, i, j) - lse)), i, j);
+  for (index j0 = 0; j0 < p.key.rows; j0 += tile) {
+    const index n = (std::min)(tile, p.key.rows - j0);
+    const rows<Acc> dots = query * load_rows<Acc>(p.key, j0, n).transpose();
+    for (index r = 0; r < count; ++r) {
+      const index i = first_row + r;
+      const Acc lse = p.lse(i, 0);
+      if (is_negative_infinity(lse)) continue;
+      for (index j = 0; j < n; ++j) {
+        if (!visible(p.score, i, j0 + j)) continue;
+        const Acc s = score_of(p.score, dots(r, j), i, j0 + j);
+        if (!masked_by_function(p.score, s)) weights(r, j0 + j) = dropped(p.score, Acc(exp(s - lse)), i, j0 + j);
+      }
     }
   }
   return weights;
 }
+
+/// The problem of query and key alone, whose lse is known already.
+template <typename Query, typename Key, typename Lse, typename... Terms>
+class known_lse {
+  using Scalar = typename scalar_of<Query>::type;
+  const inputs<deduced, Eigen::Dynamic, Eigen::Dynamic, Query, Key, Key> in_;
+  row_vector<accumulator_t<Scalar>> lse_;
+  problem<Scalar> problem_;
+
+  problem<Scalar> make(const char* function, const attention_options& options, const Terms&... terms) {
+    check_equal(function, "lse: n_q", lse_.size(), "query's n_q", in_.query.rows);
+    const tensor_view<Scalar> no_out{nullptr, 1, 1, in_.query.rows, in_.key.cols, 0, 0, 0, 0};
+    return make_problem<Scalar>(function, in_.query, in_.key, in_.key, no_out, writable_view(lse_), options, terms...);
+  }
+
+ public:
+  known_lse(const char* function, const Query& query, const Key& key, const Lse& lse, const attention_options& options, const Terms&... terms)
+      : in_(function, query, key, key), lse_(lse), problem_(make(function, options, terms...)) {}
+  known_lse(const known_lse&) = delete;
+
+  using accumulator = accumulator_t<Scalar>;
+  index n_q() const { return in_.query.rows; }
+  index n_kv() const { return in_.key.rows; }
+  rows<accumulator> weights(index first_row, index count) const { return weights_of(problem_.head(0, 0), first_row, count, n_kv()); }
+
+  /// Calls visit(first_row, weights) for one block of rows after the other: O(n_kv) memory.
+  template <typename Visit>
+  void for_each_block(const Visit& visit) const {
+    constexpr index block = 32;
+    for (index i = 0; i < n_q(); i += block) visit(i, weights(i, (std::min)(block, n_q() - i)));
+  }
+};
 }  // namespace detail
 
 /// Rows [first_row, first_row + count) of the weights softmax(scale Q K^T), rebuilt from the log-sum-exp that attention_with_lse returned for
@@ -45,16 +90,10 @@ rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, in
 template <typename Query, typename Key, typename Lse, typename... Terms>
 auto attention_weights(const Query& query, const Key& key, const Lse& lse, index first_row, index count, const attention_options& options = {},
                        const Terms&... terms) {
-  constexpr const char* name = "attention_weights";
-  using Scalar = typename detail::scalar_of<Query>::type;
-  const detail::inputs<deduced, Eigen::Dynamic, Eigen::Dynamic, Query, Key, Key> in(name, query, key, key);
-  row_vector<accumulator_t<Scalar>> lse_values = lse;
-  if (first_row < 0 || count < 0 || first_row > in.query.rows - count)
-    detail::fail_with("heed::", name, ": rows [", first_row, ", ", first_row + count, ") are not all in query's n_q ", in.query.rows);
-  detail::check_equal(name, "lse: n_q", lse_values.size(), "query's n_q", in.query.rows);
-  const tensor_view<Scalar> no_out{nullptr, 1, 1, in.query.rows, in.key.cols, 0, 0, 0, 0};
-  const auto problem = detail::make_problem<Scalar>(name, in.query, in.key, in.key, no_out, writable_view(lse_values), options, terms...);
-  return detail::weights_of(problem.head(0, 0), first_row, count, in.key.rows);
+  const detail::known_lse<Query, Key, Lse, Terms...> known("attention_weights", query, key, lse, options, terms...);
+  if (first_row < 0 || count < 0 || first_row > known.n_q() - count)
+    detail::fail_with("heed::attention_weights: rows [", first_row, ", ", first_row + count, ") are not all in query's n_q ", known.n_q());
+  return known.weights(first_row, count);
 }
 
 /// attention together with its lse and its whole weight matrix, for looking at: the output is the fused one, the weights are rebuilt from the
@@ -70,6 +109,64 @@ auto attention_with_weights(const Query& query, const Key& key, const Value& val
   detail::forward(problem, memory);
   result.weights = detail::weights_of(problem.head(0, 0), 0, in.query.rows, in.key.rows);
   return result;
+}
+
+/// What each key received in total: the column sums of the weights, n_kv numbers whose sum is the number of rows that see a key. Keys that
+/// received least are what a cache may evict (Zhang et al. 2023). Arguments and errors as those of attention_weights; O(n_kv) memory.
+template <typename Query, typename Key, typename Lse, typename... Terms>
+auto key_mass(const Query& query, const Key& key, const Lse& lse, const attention_options& options = {}, const Terms&... terms) {
+  const detail::known_lse<Query, Key, Lse, Terms...> known("key_mass", query, key, lse, options, terms...);
+  using Acc = typename decltype(known)::accumulator;
+  row_vector<Acc> mass = row_vector<Acc>::Zero(known.n_kv());
+  known.for_each_block([&](index, const rows<Acc>& weights) { mass += weights.colwise().sum().transpose(); });
+  return mass;
+}
+
+/// The entropy of each row of weights, -sum p ln p in nats: 0 where a query looks at one key, ln(n) where it looks at n keys alike; 0 for a row
+/// that sees no key. Arguments and errors as those of attention_weights; O(n_kv) memory.
+template <typename Query, typename Key, typename Lse, typename... Terms>
+auto row_entropy(const Query& query, const Key& key, const Lse& lse, const attention_options& options = {}, const Terms&... terms) {
+  const detail::known_lse<Query, Key, Lse, Terms...> known("row_entropy", query, key, lse, options, terms...);
+  using Acc = typename decltype(known)::accumulator;
+  using std::log;
+  row_vector<Acc> entropy = row_vector<Acc>::Zero(known.n_q());
+  known.for_each_block([&](index first, const rows<Acc>& weights) {
+    for (index r = 0; r < weights.rows(); ++r)
+      for (index j = 0; j < weights.cols(); ++j)
+        if (weights(r, j) != Acc(0)) entropy(first + r) -= weights(r, j) * log(weights(r, j));
+  });
+  return entropy;
+}
+
+/// The keys that each query looks at most: row i holds their numbers and weights, the heaviest first.
+template <typename Acc>
+struct top_keys_result {
+  rows<index> keys;
+  rows<Acc> weights;
+};
+
+/// The k heaviest keys of each row (the lower number first among equals). k must be in [0, n_kv]. Arguments and errors as those of
+/// attention_weights; O(n_kv) memory besides the result.
+template <typename Query, typename Key, typename Lse, typename... Terms>
+auto top_keys(const Query& query, const Key& key, const Lse& lse, index k, const attention_options& options = {}, const Terms&... terms) {
+  const detail::known_lse<Query, Key, Lse, Terms...> known("top_keys", query, key, lse, options, terms...);
+  using Acc = typename decltype(known)::accumulator;
+  if (k < 0 || k > known.n_kv()) detail::fail_with("heed::top_keys: k ", k, " is not in [0, n_kv ", known.n_kv(), "]");
+  top_keys_result<Acc> top{rows<index>(known.n_q(), k), rows<Acc>(known.n_q(), k)};
+  std::vector<index> order(static_cast<std::size_t>(known.n_kv()));
+  known.for_each_block([&](index first, const rows<Acc>& weights) {
+    for (index r = 0; r < weights.rows(); ++r) {
+      std::iota(order.begin(), order.end(), index(0));
+      std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](index a, index b) {
+        return weights(r, a) > weights(r, b) || (!(weights(r, b) > weights(r, a)) && a < b);
+      });
+      for (index n = 0; n < k; ++n) {
+        top.keys(first + r, n) = order[static_cast<std::size_t>(n)];
+        top.weights(first + r, n) = weights(r, top.keys(first + r, n));
+      }
+    }
+  });
+  return top;
 }
 
 HEED_NAMESPACE_END

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <heed/attention.hpp>
+#include <heed/detail/check.hpp>
+#include <heed/multi_head.hpp>
+#include <heed/tensor.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+// Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1): what is cached of a token is one latent vector c of d_c numbers and
+// one rotated key k_r of d_r numbers that all heads share, side by side. Head h has keys [c W_UK_h, k_r] and values c W_UV_h.
+// The absorbed form never makes them: q . (c W_UK_h) = (q W_UK_h^T) . c, and sum p (c W_UV_h) = (sum p c) W_UV_h. It is multi-query
+// attention of head_dim d_c + d_r over the cache itself, with values that are the first d_c columns of the keys.
+
+/// The weights of the up-projections of all heads, one below the other: w_uk [H * d_nope, d_c] (W_UK_h transposed) and w_uv [H * d_v, d_c].
+template <typename Scalar>
+struct latent_weights {
+  rows<Scalar> w_uk, w_uv;
+  index num_heads = 0, rope_dim = 0;
+
+  index d_c() const { return w_uk.cols(); }
+  index d_nope() const { return w_uk.rows() / num_heads; }
+  index d_v() const { return w_uv.rows() / num_heads; }
+};
+
+namespace detail {
+template <typename Scalar>
+void check_latent(const char* function, index query_cols, index latent_cols, const latent_weights<Scalar>& w) {
+  if (w.num_heads < 1) fail_with("heed::", function, ": num_heads must be 1 or more, but is ", w.num_heads);
+  if (w.w_uk.rows() % w.num_heads != 0)
+    fail_with("heed::", function, ": w_uk: ", w.w_uk.rows(), " rows are not a multiple of num_heads ", w.num_heads);
+  if (w.w_uv.rows() % w.num_heads != 0)
+    fail_with("heed::", function, ": w_uv: ", w.w_uv.rows(), " rows are not a multiple of num_heads ", w.num_heads);
+  check_equal(function, "w_uv: d_c", w.w_uv.cols(), "w_uk's d_c", w.w_uk.cols());
+  check_equal(function, "query: columns", query_cols, "num_heads * (d_nope + rope_dim)", w.num_heads * (w.d_nope() + w.rope_dim));
+  check_equal(function, "latent: columns", latent_cols, "d_c + rope_dim", w.d_c() + w.rope_dim);
+}
+
+/// An absent scale is that of the heads' own width d_nope + rope_dim, in either form.
+template <typename Scalar>
+attention_options latent_options(attention_options options, const latent_weights<Scalar>& w) {
+  if (!options.scale) options.scale = 1 / std::sqrt(static_cast<double>(w.d_nope() + w.rope_dim));
+  return options;
+}
+}  // namespace detail
+
+/// Latent attention in its absorbed form, for decoding: the cache is read once for all heads and nothing of it is expanded.
+///
+/// query n_q x (H * (d_nope + rope_dim)), each head its plain part and then its rotated part; latent n_kv x (d_c + rope_dim), the latent and then
+/// the rotated key -> n_q x (H * d_v). An absent scale is 1 / sqrt(d_nope + rope_dim). Throws std::invalid_argument where sizes do not fit.
+template <typename Query, typename Latent, typename Scalar, typename... Terms>
+rows<Scalar> latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w, const attention_options& options = {},
+                              const Terms&... terms) {
+  detail::check_latent("latent_attention", query.cols(), latent.cols(), w);
+  const index n = query.rows(), heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(), d_v = w.d_v(), width = d_c + w.rope_dim;
+  const detail::input<Scalar, Latent> cache(latent);
+  rows<Scalar> absorbed(n, heads * width), summed(n, heads * d_c), out(n, heads * d_v);
+  for (index h = 0; h < heads; ++h) {
+    absorbed.middleCols(h * width, d_c).noalias() = query.middleCols(h * (d_nope + w.rope_dim), d_nope) * w.w_uk.middleRows(h * d_nope, d_nope);
+    absorbed.middleCols(h * width + d_c, w.rope_dim) = query.middleCols(h * (d_nope + w.rope_dim) + d_nope, w.rope_dim);
+  }
+  tensor_view<const Scalar> value = cache.view;
+  value.cols = d_c;
+  workspace memory;
+  multi_head_attention_into(split_heads(view(absorbed), heads), cache.view, value, split_heads(writable_view(summed), heads), {},
+                            detail::latent_options(options, w), memory, terms...);
+  for (index h = 0; h < heads; ++h)
+    out.middleCols(h * d_v, d_v).noalias() = summed.middleCols(h * d_c, d_c) * w.w_uv.middleRows(h * d_v, d_v).transpose();
+  return out;
+}
+
+/// Latent attention with every head's keys and values expanded: fewer operations when there are many queries, as in a prompt. Arguments and
+/// answer as those of latent_attention.
+template <typename Query, typename Latent, typename Scalar, typename... Terms>
+rows<Scalar> expanded_latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w,
+                                       const attention_options& options = {}, const Terms&... terms) {
+  detail::check_latent("expanded_latent_attention", query.cols(), latent.cols(), w);
+  const index heads = w.num_heads, d_nope = w.d_nope(), d_v = w.d_v(), width = d_nope + w.rope_dim;
+  rows<Scalar> keys(latent.rows(), heads * width);
+  const rows<Scalar> values = latent.leftCols(w.d_c()) * w.w_uv.transpose();
+  for (index h = 0; h < heads; ++h) {
+    keys.middleCols(h * width, d_nope).noalias() = latent.leftCols(w.d_c()) * w.w_uk.middleRows(h * d_nope, d_nope).transpose();
+    keys.middleCols(h * width + d_nope, w.rope_dim) = latent.rightCols(w.rope_dim);
+  }
+  const detail::input<Scalar, Query> q(query);
+  rows<Scalar> out(query.rows(), heads * d_v);
+  workspace memory;
+  multi_head_attention_into(split_heads(q.view, heads), split_heads(view(keys), heads), split_heads(view(values), heads),
+                            split_heads(writable_view(out), heads), {}, detail::latent_options(options, w), memory, terms...);
+  return out;
+}
+
+HEED_NAMESPACE_END
