@@ -1,0 +1,300 @@
+#pragma once
+
+#include <heed/detail/check.hpp>
+#include <heed/detail/heatmap_page.hpp>
+#include <heed/detail/score.hpp>
+#include <heed/detail/utf8.hpp>
+#include <heed/types.hpp>
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <locale>
+#include <numeric>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+// Pictures of attention: weights and labels in, a page or an SVG out. Not part of heed.hpp: include it where it is wanted.
+//
+// A weight is a finite number, 0 or more. Anything else (NaN, infinity, a negative number) is drawn as a marked cell that says "not a weight".
+// Labels and titles are UTF-8 and may hold anything: they reach the output as text, never as markup or program, and bytes that are not UTF-8
+// become U+FFFD.
+
+HEED_NAMESPACE_BEGIN
+
+/// What a heat map says about itself.
+struct heatmap_options {
+  std::string title = "Attention";
+  /// A sentence under the title.
+  std::string note;
+  /// What a row and a column are.
+  std::string row_name = "query", col_name = "key";
+  /// A row with more columns than this stores only so many of its largest weights (a page, not an SVG). 0 stores every weight, at 2.7 bytes each;
+  /// a stored weight of a shortened row takes 5.3 bytes. Set it to 16 or so for a page with every head of a model.
+  index keep_per_row = 2048;
+};
+
+namespace detail {
+
+inline bool is_weight(double x) { return is_finite(x) && x >= 0; }
+
+/// Inside a JSON string that stands in a <script> block: no quote, no line end, and nothing that HTML could take for a tag.
+inline std::string json_text(const std::string& text) {
+  static const char* const hex = "0123456789abcdef";
+  std::string out = "\"";
+  for (std::size_t at = 0; at < text.size();) {
+    const char32_t c = next_code_point(text, at);
+    const bool escape = c < 0x20 || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' || c == 0x7F || c == 0x2028 || c == 0x2029;
+    if (!escape) {
+      append_utf8(out, c);
+      continue;
+    }
+    out += "\\u";
+    for (int shift = 12; shift >= 0; shift -= 4) out += hex[(c >> shift) & 15];
+  }
+  return out + "\"";
+}
+
+/// Inside HTML or XML text or a quoted attribute. Control characters are no text there: they become U+FFFD.
+inline std::string markup_text(const std::string& text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const char32_t c = next_code_point(text, at);
+    switch (c) {
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '&': out += "&amp;"; break;
+      case '"': out += "&quot;"; break;
+      case '\'': out += "&#39;"; break;
+      default: {
+        const bool is_text = c >= 0x20 && (c < 0x7F || c > 0x9F) && c != 0xFFFE && c != 0xFFFF;
+        append_utf8(out, is_text || c == '\t' || c == '\n' ? c : replacement_character);
+      }
+    }
+  }
+  return out;
+}
+
+/// A number in C's locale, whatever the program's: JSON and SVG want a point.
+inline std::string number_text(double x) {
+  std::ostringstream out;
+  out.imbue(std::locale::classic());
+  out.precision(9);
+  out << x;
+  return out.str();
+}
+
+inline std::string base64(const std::vector<std::uint16_t>& words) {
+  static const char* const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const std::size_t n = 2 * words.size();
+  const auto byte = [&](std::size_t i) { return i < n ? (words[i / 2] >> (i % 2 ? 8 : 0)) & 0xFFu : 0u; };  // little end first
+  std::string out;
+  out.reserve((n + 2) / 3 * 4);
+  for (std::size_t i = 0; i < n; i += 3) {
+    const unsigned group = byte(i) << 16 | byte(i + 1) << 8 | byte(i + 2);
+    for (unsigned d = 0; d < 4; ++d) out += i + d > n ? '=' : digits[(group >> (18 - 6 * d)) & 63u];
+  }
+  return out;
+}
+
+inline void check_labels(const char* function, index rows, index cols, std::size_t row_labels, std::size_t col_labels) {
+  check_equal(function, "row_labels: size", static_cast<index>(row_labels), "weights' rows", rows);
+  check_equal(function, "col_labels: size", static_cast<index>(col_labels), "weights' columns", cols);
+}
+
+}  // namespace detail
+
+/// One page for any number of heads of one pair of sequences: self-contained HTML that needs no network.
+///
+/// Each head's map is packed when it is added, so a model's maps never stand in memory together: a weight becomes the 16-bit code
+/// round(65534 weight / max), max being the map's largest weight, so what the page says is right to max / 131068. 65535 is "not a weight".
+class heatmap_page {
+ public:
+  /// row_labels: n_q tokens; col_labels: n_kv tokens. Throws std::invalid_argument for more than 65,535 of either.
+  heatmap_page(std::vector<std::string> row_labels, std::vector<std::string> col_labels, heatmap_options options = {})
+      : row_labels_(std::move(row_labels)), col_labels_(std::move(col_labels)), options_(std::move(options)) {
+    const std::size_t most = 65535, longest = (std::max)(row_labels_.size(), col_labels_.size());
+    if (longest > most) detail::fail_with("heed::heatmap_page: ", longest, " labels are more than the page can index, ", most);
+    if (options_.keep_per_row < 0) detail::fail_with("heed::heatmap_page: keep_per_row must be 0 or more, but is ", options_.keep_per_row);
+  }
+
+  /// Adds the map of one head: weights n_q x n_kv, any real scalar. An empty title reads "layer L, head H".
+  /// Throws std::invalid_argument where the weights do not have the labels' sizes.
+  template <typename Derived>
+  void add(const Eigen::DenseBase<Derived>& weights, index layer = 0, index head = 0, const std::string& title = {}) {
+    const rows<double> values = weights.derived().template cast<double>();
+    detail::check_labels("heatmap_page::add", values.rows(), values.cols(), row_labels_.size(), col_labels_.size());
+
+    double max = 0, entropy = 0;
+    index full_rows = 0;
+    for (index r = 0; r < values.rows(); ++r) {
+      double sum = 0, row_entropy = 0;
+      bool all_weights = true;
+      for (index c = 0; c < values.cols(); ++c) {
+        const double w = values(r, c);
+        if (!detail::is_weight(w)) {
+          all_weights = false;
+          continue;
+        }
+        max = (std::max)(max, w);
+        sum += w;
+        if (w > 0) row_entropy -= w * std::log(w);
+      }
+      if (!all_weights || !(sum > 0)) continue;
+      entropy += row_entropy;
+      ++full_rows;
+    }
+
+    const index keep = options_.keep_per_row, n_kv = values.cols();
+    const bool shortened = keep > 0 && n_kv > keep;
+    const auto code = [&](index r, index c) {
+      if (!detail::is_weight(values(r, c))) return invalid;
+      return max > 0 ? static_cast<std::uint16_t>(std::lround(values(r, c) / max * full)) : std::uint16_t(0);
+    };
+    std::vector<std::uint16_t> words;
+    std::vector<index> order(static_cast<std::size_t>(n_kv));
+    for (index r = 0; r < values.rows(); ++r) {
+      if (!shortened) {
+        for (index c = 0; c < n_kv; ++c) words.push_back(code(r, c));
+        continue;
+      }
+      // The largest codes: cells that are no weight come first, so that none is hidden.
+      std::iota(order.begin(), order.end(), index(0));
+      std::nth_element(order.begin(), order.begin() + keep, order.end(), [&](index a, index b) {
+        const std::uint16_t left = code(r, a), right = code(r, b);
+        return left != right ? left > right : a < b;
+      });
+      for (index k = 0; k < keep; ++k) {
+        const index c = order[static_cast<std::size_t>(k)];
+        words.push_back(static_cast<std::uint16_t>(c));
+        words.push_back(code(r, c));
+      }
+    }
+
+    // Mean over the rows that are whole: a row with a cell that is no weight, or with nothing in it, has no entropy.
+    const std::string mean = full_rows > 0 ? detail::number_text(entropy / double(full_rows)) : "null";
+    maps_.push_back("{\"layer\":" + std::to_string(layer) + ",\"head\":" + std::to_string(head) + ",\"title\":" + detail::json_text(title) +
+                    ",\"max\":" + detail::number_text(max) + ",\"entropy\":" + mean + ",\"kept\":" + std::to_string(shortened ? keep : 0) +
+                    ",\"data\":\"" + detail::base64(words) + "\"}");
+  }
+
+  /// The page. Without a map it shows the tokens alone.
+  std::string html() const {
+    std::string page = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
+    page += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
+    // The browser itself is told that this page loads nothing and talks to nobody.
+    page += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n";
+    page += "<title>" + detail::markup_text(options_.title) + "</title>\n<style>" + detail::heatmap_style + "</style>\n</head>\n<body>";
+    page += detail::heatmap_body;
+    page += "<script type=\"application/json\" id=\"data\">{\"title\":" + detail::json_text(options_.title);
+    page += ",\"note\":" + detail::json_text(options_.note) + ",\"row_name\":" + detail::json_text(options_.row_name);
+    page += ",\"col_name\":" + detail::json_text(options_.col_name) + ",\n\"rows\":" + labels_json(row_labels_);
+    page += ",\n\"cols\":" + labels_json(col_labels_) + ",\n\"maps\":[";
+    for (std::size_t m = 0; m < maps_.size(); ++m) page += (m ? ",\n" : "\n") + maps_[m];
+    page += "]}</script>\n<script>";
+    for (const char* part : {detail::heatmap_data_program, detail::heatmap_view_program, detail::heatmap_input_program}) page += part;
+    return page + "</script>\n</body>\n</html>\n";
+  }
+
+ private:
+  static constexpr std::uint16_t full = 65534, invalid = 65535;
+
+  static std::string labels_json(const std::vector<std::string>& labels) {
+    std::string out = "[";
+    for (std::size_t i = 0; i < labels.size(); ++i) out += (i ? "," : "") + detail::json_text(labels[i]);
+    return out + "]";
+  }
+
+  std::vector<std::string> row_labels_, col_labels_;
+  heatmap_options options_;
+  std::vector<std::string> maps_;
+};
+
+/// A page for one matrix of weights, n_q x n_kv, with a label for each row and column: self-contained HTML.
+/// Throws std::invalid_argument where labels and weights do not have the same sizes.
+template <typename Derived>
+std::string heatmap_html(const Eigen::DenseBase<Derived>& weights, const std::vector<std::string>& row_labels,
+                         const std::vector<std::string>& col_labels, const heatmap_options& options = {}) {
+  detail::check_labels("heatmap_html", weights.rows(), weights.cols(), row_labels.size(), col_labels.size());
+  heatmap_page page(row_labels, col_labels, options);
+  page.add(weights);
+  return page.html();
+}
+
+/// A still picture of one matrix of weights, n_q x n_kv: SVG for light and dark ground. More than 160 rows or columns are drawn in blocks, each with
+/// its largest weight. Throws std::invalid_argument where labels and weights do not have the same sizes.
+template <typename Derived>
+std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vector<std::string>& row_labels,
+                        const std::vector<std::string>& col_labels, const heatmap_options& options = {}) {
+  const rows<double> values = weights.derived().template cast<double>();
+  detail::check_labels("heatmap_svg", values.rows(), values.cols(), row_labels.size(), col_labels.size());
+  const index n_q = values.rows(), n_kv = values.cols(), longest = (std::max)((std::max)(n_q, n_kv), index(1));
+  const index block = (longest + 159) / 160, side = (longest + block - 1) / block;
+  const index cell = (std::max)(index(5), (std::min)(index(22), 760 / side)), every = (12 + cell - 1) / cell;  // pixels; blocks a label
+  const index left = 120, top = 150, width = left + cell * ((n_kv + block - 1) / block) + 10, height = top + cell * ((n_q + block - 1) / block) + 10;
+
+  double max = 0;
+  for (index r = 0; r < n_q; ++r)
+    for (index c = 0; c < n_kv; ++c)
+      if (detail::is_weight(values(r, c))) max = (std::max)(max, values(r, c));
+
+  const auto label_of = [](const std::vector<std::string>& labels, index i) { return detail::markup_text(labels[static_cast<std::size_t>(i)]); };
+  const auto short_label = [&](const std::vector<std::string>& labels, index i) {
+    std::string text;
+    const std::string& all = labels[static_cast<std::size_t>(i)];
+    std::size_t at = 0;
+    for (int letters = 0; at < all.size(); ++letters) {
+      if (letters == 15) return detail::markup_text(text) + "…";
+      detail::append_utf8(text, detail::next_code_point(all, at));
+    }
+    return detail::markup_text(text);
+  };
+
+  std::ostringstream svg;
+  svg.imbue(std::locale::classic());
+  svg.precision(3);
+  svg << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " << width << " " << height << "\" width=\"" << width << "\" height=\"" << height
+      << "\" role=\"img\" aria-labelledby=\"heatmap-title heatmap-note\">\n<title id=\"heatmap-title\">" << detail::markup_text(options.title)
+      << "</title>\n<desc id=\"heatmap-note\">" << detail::markup_text(options.note) << " Rows: " << detail::markup_text(options.row_name)
+      << ". Columns: " << detail::markup_text(options.col_name) << ". The darkest cell is " << max << ".</desc>\n"
+      << "<style>text{font:11px system-ui,'DejaVu Sans',sans-serif;fill:#57535f}.t{font-size:15px;font-weight:600}.w{fill:#b0155f}"
+      << ".x{fill:#00a3a3}@media(prefers-color-scheme:dark){text{fill:#b5b0c0}.w{fill:#ff8f5a}}</style>\n"
+      << "<text class=\"t\" x=\"10\" y=\"22\">" << detail::markup_text(options.title) << "</text>\n";
+  for (index r = 0; r * block < n_q; r += every)
+    svg << "<text x=\"" << left - 6 << "\" y=\"" << top + r * cell + cell / 2 + 4 << "\" text-anchor=\"end\">" << short_label(row_labels, r * block)
+        << "</text>\n";
+  for (index c = 0; c * block < n_kv; c += every)
+    svg << "<text transform=\"translate(" << left + c * cell + cell / 2 + 4 << " " << top - 6 << ") rotate(-90)\">"
+        << short_label(col_labels, c * block) << "</text>\n";
+
+  for (index r = 0; r < n_q; r += block) {
+    for (index c = 0; c < n_kv; c += block) {
+      index at_r = r, at_c = c;  // the block's largest weight; a cell that is no weight outdoes them all
+      for (index i = r; i < (std::min)(n_q, r + block); ++i) {
+        for (index j = c; j < (std::min)(n_kv, c + block); ++j) {
+          const double best = values(at_r, at_c), w = values(i, j);
+          if (detail::is_weight(best) && (!detail::is_weight(w) || w > best)) at_r = i, at_c = j;
+        }
+      }
+      const double w = values(at_r, at_c), ink = detail::is_weight(w) ? (max > 0 ? std::sqrt(w / max) : 0) : 1;
+      if (ink < 0.02) continue;  // cannot be told from the ground
+      svg << "<rect class=\"" << (detail::is_weight(w) ? 'w' : 'x') << "\" x=\"" << left + c / block * cell << "\" y=\"" << top + r / block * cell
+          << "\" width=\"" << cell - (cell > 8) << "\" height=\"" << cell - (cell > 8) << "\" fill-opacity=\"" << ink << "\"><title>"
+          << label_of(row_labels, at_r) << " → " << label_of(col_labels, at_c) << ": ";
+      if (detail::is_weight(w)) {
+        svg << w;
+      } else {
+        svg << "not a weight";
+      }
+      svg << "</title></rect>\n";
+    }
+  }
+  svg << "</svg>\n";
+  return svg.str();
+}
+
+HEED_NAMESPACE_END
