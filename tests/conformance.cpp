@@ -17,6 +17,12 @@ const std::map<std::string, op_function> ops = {
     {"attention", conformance::run_attention},
     {"merge", conformance::run_merge},
     {"varlen", conformance::run_varlen},
+    {"gated_linear", conformance::run_gated_linear},
+    {"gated_delta", conformance::run_gated_delta},
+    {"rwkv7", conformance::run_rwkv7},
+    {"selective_scan", conformance::run_selective_scan},
+    {"LinearAttention", conformance::run_onnx_linear_attention},
+    {"CausalConvWithState", conformance::run_onnx_causal_conv},
 };
 
 /// The JSON files under a folder (or the one file that the path is), in the order of their names.

@@ -4,11 +4,14 @@
 
 #include <heed/attention.hpp>
 #include <heed/block_mask.hpp>
+#include <heed/causal_conv.hpp>
+#include <heed/delta_rule.hpp>
 #include <heed/dropout.hpp>
 #include <heed/executor.hpp>
 #include <heed/isa.hpp>
 #include <heed/kv_cache.hpp>
 #include <heed/latent.hpp>
+#include <heed/linear_attention.hpp>
 #include <heed/merge.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/options.hpp>
@@ -17,6 +20,8 @@
 #include <heed/projection.hpp>
 #include <heed/ragged.hpp>
 #include <heed/reference.hpp>
+#include <heed/rwkv7.hpp>
+#include <heed/selective_scan.hpp>
 #include <heed/softmax.hpp>
 #include <heed/streaming.hpp>
 #include <heed/tensor.hpp>

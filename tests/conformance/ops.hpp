@@ -8,5 +8,11 @@ namespace conformance {
 void run_attention(const test_case& c, failures& failed);
 void run_merge(const test_case& c, failures& failed);
 void run_varlen(const test_case& c, failures& failed);
+void run_gated_linear(const test_case& c, failures& failed);
+void run_gated_delta(const test_case& c, failures& failed);
+void run_rwkv7(const test_case& c, failures& failed);
+void run_selective_scan(const test_case& c, failures& failed);
+void run_onnx_linear_attention(const test_case& c, failures& failed);
+void run_onnx_causal_conv(const test_case& c, failures& failed);
 
 }  // namespace conformance

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <heed/detail/inputs.hpp>
+#include <heed/detail/recurrence.hpp>
+
+#include <type_traits>
+
+HEED_NAMESPACE_BEGIN
+
+/// What follows the convolution.
+enum class activation : unsigned char { none, silu };
+
+/// What one call of the causal convolution means.
+struct causal_conv_options {
+  heed::activation activation = heed::activation::none;
+  /// How many threads may share out batch entries and heads. The result is bitwise the same for every number.
+  int threads = 1;
+  /// The caller's own pool, used instead of threads of the call's own. Not owned.
+  heed::executor* executor = nullptr;
+};
+
+namespace detail {
+template <typename Scalar>
+struct channel_bias_term {
+  tensor_view<const Scalar> view;
+};
+
+template <typename Scalar>
+struct causal_conv_terms {
+  tensor_view<const Scalar> channel_bias;
+  tensor_view<accumulator_t<Scalar>> carry;
+
+  void add(const channel_bias_term<Scalar>& term) { channel_bias = term.view; }
+  void add(const carry_term<accumulator_t<Scalar>>& term) { carry = term.view; }
+  template <typename Other>
+  void add(const Other&) {
+    static_assert(
+        sizeof(Other) == 0,
+        "not a term of causal_conv, or one of another scalar type: channel_bias has the scalar of x, carry that of the state "
+        "(float for float, half and bfloat16; double for double)");
+  }
+};
+}  // namespace detail
+
+/// Added to each output of a channel: an Eigen vector, one number a channel.
+template <typename Vector>
+detail::channel_bias_term<typename Vector::Scalar> channel_bias(const Eigen::DenseBase<Vector>& bias) {
+  static_assert(detail::has_memory<Vector> && bool(Vector::IsVectorAtCompileTime),
+                "channel_bias takes an Eigen vector, one number a channel");
+  return {{bias.derived().data(), 1, 1, 1, bias.size(), 0, 0, 0, bias.derived().innerStride()}};
+}
+
+/// A convolution along time of each channel with its own few weights, which looks back only (the short convolution before Mamba's scan
+/// and before DeltaNet's keys). With z = [past | x], past the last `taps` - 1 inputs before x:
+///   out(t, c) = activation(bias(c) + sum_i weight(c, i) z(t + i, c))
+///
+/// x [B, H, T, channels], weight [B, H, channels, taps] (batch and heads each their own or 1) -> out [B, H, T, channels]. Terms:
+/// channel_bias, and carry [B, H, taps - 1, channels], the past, oldest row first, which is left ready for the next call; without it
+/// the past is 0. Throws std::invalid_argument for sizes that do not fit together, before anything is written.
+template <typename X, typename Weight, typename Scalar, typename... Terms>
+void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight, const tensor_view<Scalar>& out,
+                      const causal_conv_options& options, const Terms&... terms) {
+  constexpr const char* name = "causal_conv_into";
+  using Acc = accumulator_t<Scalar>;
+  static_assert(std::is_same<std::remove_const_t<X>, Scalar>::value && std::is_same<std::remove_const_t<Weight>, Scalar>::value,
+                "x, weight and out must have one scalar type");
+  detail::causal_conv_terms<Scalar> given;
+  (given.add(terms), ...);
+  const index channels = x.cols, taps = weight.cols, past = taps - 1;
+  if (taps < 1) detail::fail_with("heed::", name, ": weight: taps must be 1 or more, but is ", taps);
+  detail::check_extent(name, "weight", "batch", weight.batch, x.batch);
+  detail::check_extent(name, "weight", "heads", weight.heads, x.heads);
+  detail::check_equal(name, "weight: channels", weight.rows, "x's channels", channels);
+  detail::check_sequence(name, "out", out, "x", x);
+  detail::check_equal(name, "out: channels", out.cols, "x's channels", channels);
+  if (given.channel_bias.data) detail::check_equal(name, "channel_bias: size", given.channel_bias.cols, "x's channels", channels);
+  detail::check_carry(name, given.carry, x.batch, x.heads, past, "weight's taps - 1,", channels, "x's channels");
+
+  detail::for_each_head(x.batch, x.heads, options, [&](index b, index h) {
+    const matrix_view<Weight> weights = detail::broadcast_head(weight, b, h);
+    // Token t of z, which counts from the oldest input of the past.
+    const auto z = [&](index t, index c) {
+      if (t >= past) return Acc(x(b, h, t - past, c));
+      return given.carry.data ? Acc(given.carry(b, h, t, c)) : Acc(0);
+    };
+    for (index t = 0; t < x.rows; ++t)
+      for (index c = 0; c < channels; ++c) {
+        Acc sum(0);
+        for (index i = 0; i < taps; ++i) sum += Acc(weights(c, i)) * z(t + i, c);
+        if (given.channel_bias.data) sum += Acc(given.channel_bias(0, 0, 0, c));
+        out(b, h, t, c) = Scalar(options.activation == activation::silu ? detail::silu(sum) : sum);
+      }
+    if (given.carry.data)
+      for (index t = 0; t < past; ++t)  // ascending: a row is read before it is written
+        for (index c = 0; c < channels; ++c) given.carry(b, h, t, c) = z(x.rows + t, c);
+  });
+}
+
+/// The same for one sequence: x T x channels, weight channels x taps -> T x channels.
+template <typename X, typename Weight, typename... Terms>
+auto causal_conv(const X& x, const Weight& weight, const causal_conv_options& options = {}, const Terms&... terms) {
+  static_assert(detail::is_eigen<X> && detail::is_eigen<Weight>, "x and weight must be Eigen matrices, Maps, blocks or expressions");
+  using Scalar = typename detail::scalar_of<X>::type;
+  const detail::input<Scalar, X> x_in(x);
+  const detail::input<Scalar, Weight> weight_in(weight);
+  rows<Scalar> out(x_in.view.rows, x_in.view.cols);
+  causal_conv_into(x_in.view, weight_in.view, writable_view(out), options, terms...);
+  return out;
+}
+
+HEED_NAMESPACE_END

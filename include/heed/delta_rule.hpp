@@ -1,0 +1,108 @@
+#pragma once
+
+#include <heed/detail/inputs.hpp>
+#include <heed/detail/linear_plan.hpp>
+#include <heed/detail/linear_problem.hpp>
+#include <heed/linear_attention.hpp>
+#include <heed/workspace.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+// Linear attention that corrects what it already knows: a key's new value replaces the state's answer to that key by the share beta,
+//   S = diag(exp(g)) S;   S = S + beta k (v - S^T k)^T;   o = scale S^T q
+// without a gate DeltaNet (Schlag et al. 2021), with a gate per token gated DeltaNet (Yang et al. 2025), with one per key dimension
+// KDA. Keys should have unit length and beta lie in [0, 2], or the state may grow without bound. The chunked form is the WY form: one
+// triangular system a chunk (Yang et al. 2024). Terms: log_gate and carry, as for linear_attention.
+
+/// What one call of the delta rule means.
+struct delta_rule_options {
+  /// Multiplies the read. Absent: 1 / sqrt(head_dim). 0 is a literal 0.
+  std::optional<double> scale;
+  /// Tokens that are worked on together; 0 is the library's choice. It moves time and rounding, nothing else.
+  index chunk = 0;
+  /// The instruction set to use; asking for one that this CPU lacks is an error.
+  isa target = isa::automatic;
+  /// How many threads may share out the heads. The result is bitwise the same for every number.
+  int threads = 1;
+  /// The caller's own pool, used instead of threads of the call's own. Not owned.
+  heed::executor* executor = nullptr;
+};
+
+namespace detail {
+template <typename Scalar, typename... Terms>
+linear_problem<Scalar> make_delta_problem(const char* function, const tensor_view<const Scalar>& query,
+                                          const tensor_view<const Scalar>& key, const tensor_view<const Scalar>& value,
+                                          const tensor_view<Scalar>& out, const tensor_view<const accumulator_t<Scalar>>& beta,
+                                          const delta_rule_options& options, const Terms&... terms) {
+  static_assert((!std::is_same<Terms, bonus_term<accumulator_t<Scalar>>>::value && ...), "bonus is no term of the delta rule");
+  linear_attention_options same;
+  same.scale = options.scale;
+  same.chunk = options.chunk;
+  same.target = options.target;
+  same.threads = options.threads;
+  same.executor = options.executor;
+  return make_linear_problem<Scalar>(function, query, key, value, out, beta, same, terms...);
+}
+
+/// beta of one head: T x 1, or 1 x 1 for a constant.
+template <typename Acc, typename Beta>
+tensor_view<const Acc> beta_view(const Beta& beta) {
+  static_assert(is_eigen<Beta> && has_memory<Beta> && bool(Beta::IsVectorAtCompileTime),
+                "beta must be an Eigen vector, one number a token");
+  static_assert(std::is_same<typename Beta::Scalar, Acc>::value,
+                "beta must have the scalar of the state: float for half and bfloat16");
+  return {beta.data(), 1, 1, beta.size(), 1, 0, 0, beta.innerStride(), 0};
+}
+}  // namespace detail
+
+/// The delta rule for every head of every batch entry, through strided views, in chunks that run on the library's kernels.
+///
+/// query [B, H, T, d_k], key [B, H_kv, T, d_k], value [B, H_kv, T, d_v], beta [B, H_kv, T, 1] (each extent its own or 1) -> out
+/// [B, H, T, d_v]. With T = 0 nothing is written and the state stays. Throws std::invalid_argument for sizes that do not fit together
+/// and options out of range, before anything is written. Allocates nothing once `memory` has grown. Scalars without a kernel take the
+/// recurrent form.
+template <typename Query, typename Key, typename Value, typename Beta, typename Scalar, typename... Terms>
+void multi_head_delta_rule_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
+                                const tensor_view<Beta>& beta, const tensor_view<Scalar>& out, const delta_rule_options& options,
+                                workspace& memory, const Terms&... terms) {
+  detail::chunked(detail::make_delta_problem<Scalar>("multi_head_delta_rule_into", query, key, value, out, beta, options, terms...),
+                  memory);
+}
+
+/// The same, token after token, for any scalar type: the oracle of the chunked form.
+template <typename Query, typename Key, typename Value, typename Beta, typename Scalar, typename... Terms>
+void recurrent_multi_head_delta_rule_into(const tensor_view<Query>& query, const tensor_view<Key>& key,
+                                          const tensor_view<Value>& value, const tensor_view<Beta>& beta,
+                                          const tensor_view<Scalar>& out, const delta_rule_options& options, const Terms&... terms) {
+  detail::recurrent(
+      detail::make_delta_problem<Scalar>("recurrent_multi_head_delta_rule_into", query, key, value, out, beta, options, terms...));
+}
+
+/// The delta rule of one head: query T x d_k, key T x d_k, value T x d_v, beta T -> T x d_v. Throws std::invalid_argument where sizes
+/// do not fit.
+template <typename Query, typename Key, typename Value, typename Beta, typename... Terms>
+auto delta_rule(const Query& query, const Key& key, const Value& value, const Beta& beta, const delta_rule_options& options = {},
+                const Terms&... terms) {
+  const detail::inputs<deduced, Eigen::Dynamic, Eigen::Dynamic, Query, Key, Value> in("delta_rule", query, key, value);
+  using Scalar = typename decltype(in)::scalar;
+  typename decltype(in)::output out(in.query.rows, in.value.cols);
+  workspace memory;
+  detail::chunked(detail::make_delta_problem<Scalar>("delta_rule", in.query, in.key, in.value, writable_view(out),
+                                                     detail::beta_view<accumulator_t<Scalar>>(beta), options, terms...),
+                  memory);
+  return out;
+}
+
+/// The same, token after token, for any scalar type.
+template <typename Query, typename Key, typename Value, typename Beta, typename... Terms>
+auto recurrent_delta_rule(const Query& query, const Key& key, const Value& value, const Beta& beta,
+                          const delta_rule_options& options = {}, const Terms&... terms) {
+  const detail::inputs<deduced, Eigen::Dynamic, Eigen::Dynamic, Query, Key, Value> in("recurrent_delta_rule", query, key, value);
+  using Scalar = typename decltype(in)::scalar;
+  typename decltype(in)::output out(in.query.rows, in.value.cols);
+  detail::recurrent(detail::make_delta_problem<Scalar>("recurrent_delta_rule", in.query, in.key, in.value, writable_view(out),
+                                                       detail::beta_view<accumulator_t<Scalar>>(beta), options, terms...));
+  return out;
+}
+
+HEED_NAMESPACE_END

@@ -1,0 +1,230 @@
+#pragma once
+
+#include <heed/detail/check.hpp>
+#include <heed/detail/recurrence.hpp>
+#include <heed/detail/score.hpp>
+#include <heed/executor.hpp>
+#include <heed/isa.hpp>
+#include <heed/tensor.hpp>
+#include <heed/types.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+HEED_NAMESPACE_BEGIN
+
+/// What is done to queries and keys before they meet: nothing, or elu(x) + 1 (Katharopoulos et al. 2020).
+enum class feature_map : unsigned char { none, elu_plus_one };
+
+/// What one call of linear attention means.
+struct linear_attention_options {
+  /// Multiplies the read. Absent: 1 / sqrt(head_dim), and 1 with a feature map. 0 is a literal 0.
+  std::optional<double> scale;
+  heed::feature_map feature_map = heed::feature_map::none;
+  /// Divides the read by phi(q) . z + epsilon, where z is the (decayed) sum of the mapped keys. The state then has one more column: z.
+  bool normalise = false;
+  double epsilon = 1e-6;
+  /// Tokens that are worked on together; 0 is the library's choice. It moves time and rounding, nothing else.
+  index chunk = 0;
+  /// The instruction set to use; asking for one that this CPU lacks is an error.
+  isa target = isa::automatic;
+  /// How many threads may share out the heads. The result is bitwise the same for every number.
+  int threads = 1;
+  /// The caller's own pool, used instead of threads of the call's own. Not owned.
+  heed::executor* executor = nullptr;
+};
+
+namespace detail {
+template <typename Scalar>
+struct log_gate_term {
+  tensor_view<const Scalar> view;
+};
+template <typename Scalar>
+struct bonus_term {
+  tensor_view<const Scalar> view;
+};
+
+/// All terms of one call, typed for its accumulator. A null pointer: the term was not given.
+template <typename Acc>
+struct linear_terms {
+  tensor_view<const Acc> log_gate, bonus;
+  tensor_view<Acc> carry;
+
+  void add(const log_gate_term<Acc>& term) { log_gate = term.view; }
+  void add(const bonus_term<Acc>& term) { bonus = term.view; }
+  void add(const carry_term<Acc>& term) { carry = term.view; }
+  template <typename Other>
+  void add(const Other&) {
+    static_assert(
+        sizeof(Other) == 0,
+        "not a term of linear attention, or one of another scalar type: log_gate, bonus and carry take the type of the state "
+        "(float for float, half and bfloat16; double for double)");
+  }
+};
+
+/// One key/value head of one sequence together with the query heads that read its state.
+template <typename Scalar>
+struct linear_head {
+  using accumulator = accumulator_t<Scalar>;
+
+  tensor_view<const Scalar> query;          // [1,group,T,d_k]
+  matrix_view<const Scalar> key, value;     // T x d_k, T x d_v
+  tensor_view<Scalar> out;                  // [1,group,T,d_v]
+  matrix_view<const accumulator> log_gate;  // T x 1 or T x d_k; no data: no decay
+  matrix_view<const accumulator> beta;      // T x 1; no data: plain sums instead of the delta rule
+  matrix_view<const accumulator> bonus;     // 1 x d_k; no data: the state is read after the update
+  matrix_view<accumulator> state;           // d_k x state_cols; no data: starts at 0 and is not kept
+};
+
+/// One call of linear attention or of the delta rule, checked: what the recurrent and the chunked form both start from.
+template <typename Scalar>
+struct linear_problem {
+  using accumulator = accumulator_t<Scalar>;
+
+  tensor_view<const Scalar> query, key, value;  // [B,H,T,d_k], [B,H_kv,T,d_k], [B,H_kv,T,d_v]
+  tensor_view<Scalar> out;                      // [B,H,T,d_v]
+  tensor_view<const accumulator> beta;          // [B,H_kv,T,1], each extent its own or 1
+  linear_attention_options options;
+  linear_terms<accumulator> terms;
+
+  index group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
+  index state_cols() const { return value.cols + (options.normalise ? 1 : 0); }
+  double scale() const {
+    if (options.scale) return *options.scale;
+    return options.feature_map == feature_map::none ? 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index(1)))) : 1.0;
+  }
+  linear_head<Scalar> head(index b, index h) const {
+    linear_head<Scalar> one;
+    one.query = group_of(query, b, h);
+    one.key = key.head(b, h, 0, key.rows);
+    one.value = value.head(b, h, 0, value.rows);
+    one.out = group_of(out, b, h);
+    if (terms.log_gate.data) one.log_gate = broadcast_head(terms.log_gate, b, h);
+    if (beta.data) one.beta = broadcast_head(beta, b, h);
+    if (terms.bonus.data) one.bonus = broadcast_head(terms.bonus, b, h);
+    if (terms.carry.data) one.state = terms.carry.head(b, h, 0, terms.carry.rows);
+    return one;
+  }
+
+ private:
+  template <typename T>
+  tensor_view<T> group_of(tensor_view<T> view, index b, index h) const {
+    view.data += b * view.batch_stride + h * group() * view.head_stride;
+    view.batch = 1;
+    view.heads = group();
+    return view;
+  }
+};
+
+/// Checks every argument of `function` and makes the problem of them. Nothing has been written when it fails.
+template <typename Scalar, typename... Terms>
+linear_problem<Scalar> make_linear_problem(const char* function, const tensor_view<const Scalar>& query,
+                                           const tensor_view<const Scalar>& key, const tensor_view<const Scalar>& value,
+                                           const tensor_view<Scalar>& out, const tensor_view<const accumulator_t<Scalar>>& beta,
+                                           const linear_attention_options& options, const Terms&... given) {
+  linear_problem<Scalar> p{query, key, value, out, beta, options, {}};
+  (p.terms.add(given), ...);
+
+  check_equal(function, "key: head_dim", key.cols, "query's head_dim", query.cols);
+  check_equal(function, "key: length", key.rows, "query's length", query.rows);
+  check_equal(function, "value: length", value.rows, "key's length", key.rows);
+  check_equal(function, "key: batch", key.batch, "query's batch", query.batch);
+  check_equal(function, "value: batch", value.batch, "key's batch", key.batch);
+  check_equal(function, "value: num_kv_heads", value.heads, "key's num_kv_heads", key.heads);
+  if (key.heads == 0 ? query.heads != 0 : query.heads % key.heads != 0)
+    fail_with("heed::", function, ": query: num_heads ", query.heads, " is not a multiple of num_kv_heads ", key.heads);
+  check_equal(function, "out: batch", out.batch, "query's batch", query.batch);
+  check_equal(function, "out: num_heads", out.heads, "query's num_heads", query.heads);
+  check_equal(function, "out: length", out.rows, "query's length", query.rows);
+  check_equal(function, "out: head_dim", out.cols, "value's head_dim", value.cols);
+  const auto check_broadcast = [&](const char* what, const auto& view, index length, index dim) {
+    if (!view.data) return;
+    check_extent(function, what, "batch", view.batch, key.batch);
+    check_extent(function, what, "num_kv_heads", view.heads, key.heads);
+    check_extent(function, what, "length", view.rows, length);
+    check_extent(function, what, "head_dim", view.cols, dim);
+  };
+  check_broadcast("log_gate", p.terms.log_gate, key.rows, key.cols);
+  check_broadcast("beta", beta, key.rows, 1);
+  check_broadcast("bonus", p.terms.bonus, 1, key.cols);
+  check_carry(function, p.terms.carry, key.batch, key.heads, key.cols, "key's head_dim", p.state_cols(),
+              options.normalise ? "value's head_dim and one for the normaliser," : "value's head_dim");
+  if (options.scale && !is_finite(*options.scale)) fail_with("heed::", function, ": scale must be finite, but is ", *options.scale);
+  if (!is_finite(options.epsilon) || options.epsilon < 0)
+    fail_with("heed::", function, ": epsilon must be 0 or positive and finite, but is ", options.epsilon);
+  if (options.chunk < 0) fail_with("heed::", function, ": chunk must be 0 (automatic) or more, but is ", options.chunk);
+  if (options.threads < 1) fail_with("heed::", function, ": threads must be 1 or more, but is ", options.threads);
+  return p;
+}
+
+template <typename Acc>
+Acc mapped(feature_map map, const Acc& x) {
+  using std::exp;
+  if (map == feature_map::none) return x;
+  return x > Acc(0) ? Acc(x + Acc(1)) : Acc(exp(x));
+}
+
+/// Token after token, as the recurrence reads:
+///   S = diag(exp(g)) S;   u = v, or beta (v - S^T k) for the delta rule;   S = S + k u^T;   o = scale S^T q
+/// With a bonus the read comes first: o = scale (S^T q + (q . (bonus * k)) v).
+template <typename Scalar>
+void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& head) {
+  using Acc = accumulator_t<Scalar>;
+  using std::exp;
+  const index d_k = p.key.cols, d_v = p.value.cols, cols = p.state_cols();
+  rows<Acc> own;
+  matrix_view<Acc> state = head.state;
+  if (!state.data) {
+    own.setConstant(d_k, cols, Acc(0));
+    state = {own.data(), d_k, cols, cols, 1};
+  }
+  const Acc scale = Acc(p.scale());
+  const auto query = [&](index h, index t, index d) { return mapped(p.options.feature_map, Acc(head.query(0, h, t, d))); };
+  std::vector<Acc> key(static_cast<std::size_t>(d_k)), update(static_cast<std::size_t>(cols)), read(static_cast<std::size_t>(cols));
+
+  const auto write = [&](index t) {
+    for (index h = 0; h < head.query.heads; ++h) {
+      std::fill(read.begin(), read.end(), Acc(0));
+      for (index d = 0; d < d_k; ++d)
+        for (index c = 0; c < cols; ++c) read[std::size_t(c)] += query(h, t, d) * state(d, c);
+      if (head.bonus.data) {
+        Acc own_weight(0);
+        for (index d = 0; d < d_k; ++d) own_weight += query(h, t, d) * head.bonus(0, d) * key[std::size_t(d)];
+        for (index c = 0; c < cols; ++c) read[std::size_t(c)] += own_weight * update[std::size_t(c)];
+      }
+      const Acc divisor = p.options.normalise ? Acc(scale * read[std::size_t(d_v)] + Acc(p.options.epsilon)) : Acc(1);
+      for (index c = 0; c < d_v; ++c) head.out(0, h, t, c) = Scalar(Acc(scale * read[std::size_t(c)] / divisor));
+    }
+  };
+
+  for (index t = 0; t < p.key.rows; ++t) {
+    for (index d = 0; d < d_k; ++d) key[std::size_t(d)] = mapped(p.options.feature_map, Acc(head.key(t, d)));
+    for (index c = 0; c < d_v; ++c) update[std::size_t(c)] = Acc(head.value(t, c));
+    if (p.options.normalise) update[std::size_t(d_v)] = Acc(1);
+    if (head.bonus.data) write(t);
+    if (head.log_gate.data)
+      for (index d = 0; d < d_k; ++d) {
+        const Acc decay = exp(head.log_gate(t, d));
+        for (index c = 0; c < cols; ++c) state(d, c) *= decay;
+      }
+    if (head.beta.data)
+      for (index c = 0; c < cols; ++c) {
+        Acc known(0);
+        for (index d = 0; d < d_k; ++d) known += key[std::size_t(d)] * state(d, c);
+        update[std::size_t(c)] = head.beta(t, 0) * (update[std::size_t(c)] - known);
+      }
+    for (index d = 0; d < d_k; ++d)
+      for (index c = 0; c < cols; ++c) state(d, c) += key[std::size_t(d)] * update[std::size_t(c)];
+    if (!head.bonus.data) write(t);
+  }
+}
+
+template <typename Scalar>
+void recurrent(const linear_problem<Scalar>& p) {
+  for_each_head(p.key.batch, p.key.heads, p.options, [&](index b, index h) { recurrent_head(p, p.head(b, h)); });
+}
+
+}  // namespace detail
+HEED_NAMESPACE_END

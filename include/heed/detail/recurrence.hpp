@@ -1,0 +1,143 @@
+#pragma once
+
+#include <heed/detail/check.hpp>
+#include <heed/executor.hpp>
+#include <heed/tensor.hpp>
+#include <heed/types.hpp>
+
+#include <cmath>
+#include <type_traits>
+
+HEED_NAMESPACE_BEGIN
+
+/// Who works on a call of a recurrence. The result is bitwise the same for every number of threads.
+struct recurrence_options {
+  /// How many threads may share out the heads.
+  int threads = 1;
+  /// The caller's own pool, used instead of threads of the call's own. Not owned.
+  heed::executor* executor = nullptr;
+};
+
+namespace detail {
+template <typename Scalar>
+struct carry_term {
+  tensor_view<Scalar> view;
+};
+}  // namespace detail
+
+/// The state that the call starts from and leaves behind: call again with the next tokens. [batch, heads, rows, columns] as the
+/// function says; zeros at the start of a sequence. Its scalar is float for float, half and bfloat16.
+template <typename Scalar>
+detail::carry_term<Scalar> carry(const tensor_view<Scalar>& state) {
+  return {state};
+}
+
+/// The state of one head: a matrix, Map or block.
+template <typename State, typename = std::enable_if_t<detail::is_eigen<State>>>
+auto carry(State&& state) -> detail::carry_term<typename std::decay_t<State>::Scalar> {
+  return {writable_view(state)};
+}
+
+namespace detail {
+
+/// Runs work(batch entry, head) for every head, shared out among the call's threads.
+template <typename Options, typename Work>
+void for_each_head(index batch, index heads, const Options& options, const Work& work) {
+  const int workers = options.executor ? options.executor->workers() : options.threads;
+  for_each_task(batch * heads, workers, options.executor, [&](index task, int) { work(task / heads, task % heads); });
+}
+
+/// Batch, heads and length of one argument must be those of the argument that the function goes by.
+template <typename Given, typename Wanted>
+void check_sequence(const char* function, const char* what, const tensor_view<Given>& given, const char* whose,
+                    const tensor_view<Wanted>& wanted) {
+  const auto check = [&](const char* axis, index extent, index other) {
+    if (extent != other)
+      fail_with("heed::", function, ": ", what, ": ", axis, " ", extent, " does not match ", whose, "'s ", axis, " ", other);
+  };
+  check("batch", given.batch, wanted.batch);
+  check("heads", given.heads, wanted.heads);
+  check("length", given.rows, wanted.rows);
+}
+
+/// An extent of an argument that may also be 1, the same for all.
+inline void check_extent(const char* function, const char* what, const char* axis, index extent, index wanted) {
+  if (extent != 1 && extent != wanted)
+    fail_with("heed::", function, ": ", what, " has ", axis, " ", extent, ", which is neither 1 nor the call's ", axis, " ", wanted);
+}
+
+/// The sizes of a carried state, if there is one.
+template <typename Acc>
+void check_carry(const char* function, const tensor_view<Acc>& carry, index batch, index heads, index state_rows,
+                 const char* rows_name, index state_cols, const char* cols_name) {
+  if (!carry.data) return;
+  check_equal(function, "carry: batch", carry.batch, "the call's batch", batch);
+  check_equal(function, "carry: heads", carry.heads, "the call's heads", heads);
+  check_equal(function, "carry: rows", carry.rows, rows_name, state_rows);
+  check_equal(function, "carry: columns", carry.cols, cols_name, state_cols);
+}
+
+/// Head (b, h) of a view whose extents are each 1 (the same for all) or the call's own.
+template <typename Scalar>
+matrix_view<Scalar> broadcast_head(const tensor_view<Scalar>& view, index b, index h) {
+  const auto at = [](index stride, index extent) { return extent > 1 ? stride : 0; };
+  return {view.data + b * at(view.batch_stride, view.batch) + h * at(view.head_stride, view.heads), view.rows, view.cols,
+          at(view.row_stride, view.rows), at(view.col_stride, view.cols)};
+}
+
+/// A state as a dense matrix to work on: loaded from the caller's (zeros where there is none), stored back at the end.
+template <typename Acc>
+class loaded_state {
+ public:
+  loaded_state(const tensor_view<Acc>& carry, index b, index h, index state_rows, index state_cols) {
+    value.setConstant(state_rows, state_cols, Acc(0));
+    if (!carry.data) return;
+    home_ = carry.head(b, h, 0, carry.rows);
+    for (index i = 0; i < value.rows(); ++i)
+      for (index c = 0; c < value.cols(); ++c) value(i, c) = home_(i, c);
+  }
+  loaded_state(const loaded_state&) = delete;
+  void store() const {
+    if (!home_.data) return;
+    for (index i = 0; i < value.rows(); ++i)
+      for (index c = 0; c < value.cols(); ++c) home_(i, c) = value(i, c);
+  }
+
+  rows<Acc> value;
+
+ private:
+  matrix_view<Acc> home_;
+};
+
+/// One token's row in the type of the state.
+template <typename Acc>
+using state_row = Eigen::Array<Acc, 1, Eigen::Dynamic>;
+
+template <typename Acc, typename Scalar>
+void load_row(const tensor_view<Scalar>& from, index b, index h, index t, state_row<Acc>& to) {
+  for (index c = 0; c < from.cols; ++c) to(c) = Acc(from(b, h, t, c));
+}
+
+template <typename Acc>
+Acc silu(const Acc& x) {
+  using std::exp;
+  return x / (Acc(1) + exp(-x));
+}
+
+/// log(1 + exp(x)) without overflow.
+template <typename Acc>
+Acc softplus(const Acc& x) {
+  using std::exp;
+  using std::log;
+  const Acc tail = exp(x > Acc(0) ? Acc(-x) : x);
+  Acc bend;
+  if constexpr (std::is_floating_point<Acc>::value) {
+    bend = std::log1p(tail);
+  } else {
+    bend = log(Acc(Acc(1) + tail));
+  }
+  return x > Acc(0) ? Acc(x + bend) : bend;
+}
+
+}  // namespace detail
+HEED_NAMESPACE_END

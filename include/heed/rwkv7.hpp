@@ -1,0 +1,95 @@
+#pragma once
+
+#include <heed/detail/inputs.hpp>
+#include <heed/detail/recurrence.hpp>
+
+#include <type_traits>
+
+HEED_NAMESPACE_BEGIN
+
+namespace detail {
+/// The one term that RWKV-7 takes.
+template <typename Acc>
+struct rwkv7_terms {
+  tensor_view<Acc> carry;
+
+  void add(const carry_term<Acc>& term) { carry = term.view; }
+  template <typename Other>
+  void add(const Other&) {
+    static_assert(sizeof(Other) == 0,
+                  "the one term of rwkv7 is carry, with the scalar of the state: float for float, half and bfloat16");
+  }
+};
+}  // namespace detail
+
+/// The recurrence of RWKV-7 (Peng et al. 2025, equation 17) for every head of every batch entry. The state S, d_v x d_k, is first
+/// changed,
+///   S = S diag(w) + (S a) b^T + v k^T,   then read,   o = S r.
+///
+/// receptance, key, a and b [B, H, T, d_k], decay [B, H, T, d_k] with w in (0, 1) itself, not its logarithm, in the scalar of the
+/// state, value [B, H, T, d_v] -> out [B, H, T, d_v]. The model's a is minus the unit removal key, its b the same times the in-context
+/// rate. The one term is carry, [B, H, d_v, d_k]. Throws std::invalid_argument for sizes that do not fit together, before anything is
+/// written.
+template <typename R, typename W, typename K, typename V, typename A, typename B, typename Scalar, typename... Terms>
+void multi_head_rwkv7_into(const tensor_view<R>& receptance, const tensor_view<W>& decay, const tensor_view<K>& key,
+                           const tensor_view<V>& value, const tensor_view<A>& a, const tensor_view<B>& b,
+                           const tensor_view<Scalar>& out, const recurrence_options& options, const Terms&... terms) {
+  constexpr const char* name = "multi_head_rwkv7_into";
+  using Acc = accumulator_t<Scalar>;
+  static_assert(std::is_same<std::remove_const_t<W>, Acc>::value,
+                "decay must have the scalar of the state: float for half and bfloat16");
+  detail::rwkv7_terms<Acc> given;
+  (given.add(terms), ...);
+  const index d_k = receptance.cols, d_v = value.cols;
+  const auto check = [&](const char* what, const auto& view, index dim, const char* whose) {
+    detail::check_sequence(name, what, view, "receptance", receptance);
+    if (view.cols != dim)
+      detail::fail_with("heed::", name, ": ", what, ": head_dim ", view.cols, " does not match ", whose, "'s head_dim ", dim);
+  };
+  check("decay", decay, d_k, "receptance");
+  check("key", key, d_k, "receptance");
+  check("a", a, d_k, "receptance");
+  check("b", b, d_k, "receptance");
+  check("value", value, d_v, "value");
+  check("out", out, d_v, "value");
+  detail::check_carry(name, given.carry, receptance.batch, receptance.heads, d_v, "value's head_dim", d_k, "receptance's head_dim");
+
+  detail::for_each_head(receptance.batch, receptance.heads, options, [&](index entry, index h) {
+    detail::loaded_state<Acc> state(given.carry, entry, h, d_v, d_k);
+    detail::state_row<Acc> rt(d_k), wt(d_k), kt(d_k), at(d_k), bt(d_k);
+    for (index t = 0; t < receptance.rows; ++t) {
+      detail::load_row(receptance, entry, h, t, rt);
+      detail::load_row(decay, entry, h, t, wt);
+      detail::load_row(key, entry, h, t, kt);
+      detail::load_row(a, entry, h, t, at);
+      detail::load_row(b, entry, h, t, bt);
+      for (index c = 0; c < d_v; ++c) {
+        Eigen::Map<detail::state_row<Acc>> row(state.value.data() + c * d_k, d_k);
+        const Acc removed = (row * at).sum();
+        row = row * wt + removed * bt + Acc(value(entry, h, t, c)) * kt;
+        out(entry, h, t, c) = Scalar(Acc((row * rt).sum()));
+      }
+    }
+    state.store();
+  });
+}
+
+/// The same for one head: receptance, decay, key, a and b T x d_k, value T x d_v -> T x d_v.
+template <typename R, typename W, typename K, typename V, typename A, typename B, typename... Terms>
+auto rwkv7(const R& receptance, const W& decay, const K& key, const V& value, const A& a, const B& b, const Terms&... terms) {
+  static_assert(detail::is_eigen<R> && detail::is_eigen<W> && detail::is_eigen<K> && detail::is_eigen<V> && detail::is_eigen<A> &&
+                    detail::is_eigen<B>,
+                "receptance, decay, key, value, a and b must be Eigen matrices, Maps, blocks or expressions");
+  using Scalar = typename detail::scalar_of<R>::type;
+  const detail::input<Scalar, R> r_in(receptance);
+  const detail::input<accumulator_t<Scalar>, W> w_in(decay);
+  const detail::input<Scalar, K> k_in(key);
+  const detail::input<Scalar, V> v_in(value);
+  const detail::input<Scalar, A> a_in(a);
+  const detail::input<Scalar, B> b_in(b);
+  rows<Scalar> out(v_in.view.rows, v_in.view.cols);
+  multi_head_rwkv7_into(r_in.view, w_in.view, k_in.view, v_in.view, a_in.view, b_in.view, writable_view(out), {}, terms...);
+  return out;
+}
+
+HEED_NAMESPACE_END

@@ -1,0 +1,177 @@
+#pragma once
+
+#include <heed/detail/inputs.hpp>
+#include <heed/detail/recurrence.hpp>
+
+#include <type_traits>
+
+HEED_NAMESPACE_BEGIN
+
+/// What one call of the selective scan means.
+struct selective_scan_options {
+  /// The step is softplus(dt + bias) instead of dt + bias.
+  bool softplus = false;
+  /// How many threads may share out batch entries and groups. The result is bitwise the same for every number.
+  int threads = 1;
+  /// The caller's own pool, used instead of threads of the call's own. Not owned.
+  heed::executor* executor = nullptr;
+};
+
+namespace detail {
+template <typename Scalar>
+struct skip_term {
+  tensor_view<const Scalar> view;
+};
+template <typename Scalar>
+struct step_bias_term {
+  tensor_view<const Scalar> view;
+};
+template <typename Scalar>
+struct silu_gate_term {
+  tensor_view<const Scalar> view;
+};
+
+template <typename Scalar>
+struct selective_scan_terms {
+  using Acc = accumulator_t<Scalar>;
+  tensor_view<const Acc> skip, step_bias;
+  tensor_view<const Scalar> silu_gate;
+  tensor_view<Acc> carry;
+
+  void add(const skip_term<Acc>& term) { skip = term.view; }
+  void add(const step_bias_term<Acc>& term) { step_bias = term.view; }
+  void add(const silu_gate_term<Scalar>& term) { silu_gate = term.view; }
+  void add(const carry_term<Acc>& term) { carry = term.view; }
+  template <typename Other>
+  void add(const Other&) {
+    static_assert(
+        sizeof(Other) == 0,
+        "not a term of selective_scan, or one of another scalar type: silu_gate has the scalar of u; skip, step_bias and carry "
+        "that of the state (float for float, half and bfloat16; double for double)");
+  }
+};
+
+template <typename Vector>
+tensor_view<const typename Vector::Scalar> channel_view(const Eigen::DenseBase<Vector>& numbers) {
+  static_assert(has_memory<Vector> && bool(Vector::IsVectorAtCompileTime), "this term takes an Eigen vector, one number a channel");
+  return {numbers.derived().data(), 1, 1, 1, numbers.size(), 0, 0, 0, numbers.derived().innerStride()};
+}
+}  // namespace detail
+
+/// Adds d * u to the output: one number a channel, [batch, groups, 1, channels], each extent 1 or the call's own.
+template <typename Scalar>
+detail::skip_term<std::remove_const_t<Scalar>> skip(const tensor_view<Scalar>& d) {
+  return {d};
+}
+template <typename Vector>
+detail::skip_term<typename Vector::Scalar> skip(const Eigen::DenseBase<Vector>& d) {
+  return {detail::channel_view(d)};
+}
+
+/// Added to dt before the softplus: one number a channel, [batch, groups, 1, channels], each extent 1 or the call's own.
+template <typename Scalar>
+detail::step_bias_term<std::remove_const_t<Scalar>> step_bias(const tensor_view<Scalar>& bias) {
+  return {bias};
+}
+template <typename Vector>
+detail::step_bias_term<typename Vector::Scalar> step_bias(const Eigen::DenseBase<Vector>& bias) {
+  return {detail::channel_view(bias)};
+}
+
+/// Multiplies the output by silu(z), z as large as u.
+template <typename Scalar>
+detail::silu_gate_term<std::remove_const_t<Scalar>> silu_gate(const tensor_view<Scalar>& z) {
+  return {z};
+}
+template <typename Derived>
+detail::silu_gate_term<typename Derived::Scalar> silu_gate(const Eigen::DenseBase<Derived>& z) {
+  return {view(z)};
+}
+
+/// Mamba's selective scan (S6; Gu and Dao 2023, algorithm 2) for every group of every batch entry. Each channel has a state x of
+/// d_state numbers:
+///   x = exp(dt A) x + dt u B;   y = C . x + D u, times silu(z)
+///
+/// u and dt [B, G, T, channels], a [B, G, channels, d_state] in the scalar of the state, each extent of batch and groups its own or 1,
+/// b and c [B, G, T, d_state] -> out [B, G, T, channels]. Terms: skip (D), step_bias, silu_gate (z), carry [B, G, channels, d_state].
+/// Throws std::invalid_argument for sizes that do not fit together, before anything is written.
+template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar, typename... Terms>
+void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a, const tensor_view<B>& b,
+                         const tensor_view<C>& c, const tensor_view<Scalar>& out, const selective_scan_options& options,
+                         const Terms&... terms) {
+  constexpr const char* name = "selective_scan_into";
+  using Acc = accumulator_t<Scalar>;
+  static_assert(std::is_same<std::remove_const_t<A>, Acc>::value, "a must have the scalar of the state: float for half and bfloat16");
+  detail::selective_scan_terms<Scalar> given;
+  (given.add(terms), ...);
+  const index channels = u.cols, d_state = a.cols;
+  const auto check = [&](const char* what, const auto& view, const char* axis, index cols, const char* whose, index wanted) {
+    detail::check_sequence(name, what, view, "u", u);
+    if (cols != wanted) detail::fail_with("heed::", name, ": ", what, ": ", axis, " ", cols, " does not match ", whose, " ", wanted);
+  };
+  const auto check_broadcast = [&](const char* what, const auto& view, index extent) {
+    detail::check_extent(name, what, "batch", view.batch, u.batch);
+    detail::check_extent(name, what, "heads", view.heads, u.heads);
+    detail::check_extent(name, what, "channels", extent, channels);
+  };
+  check("dt", dt, "channels", dt.cols, "u's channels", channels);
+  check_broadcast("a", a, channels);
+  detail::check_equal(name, "a: rows", a.rows, "u's channels", channels);
+  check("b", b, "d_state", b.cols, "a's d_state", d_state);
+  check("c", c, "d_state", c.cols, "a's d_state", d_state);
+  check("out", out, "channels", out.cols, "u's channels", channels);
+  if (given.skip.data) check_broadcast("skip", given.skip, given.skip.cols);
+  if (given.step_bias.data) check_broadcast("step_bias", given.step_bias, given.step_bias.cols);
+  if (given.silu_gate.data) check("silu_gate", given.silu_gate, "channels", given.silu_gate.cols, "u's channels", channels);
+  detail::check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state, "a's d_state");
+
+  detail::for_each_head(u.batch, u.heads, options, [&](index entry, index g) {
+    detail::loaded_state<Acc> state(given.carry, entry, g, channels, d_state);
+    detail::loaded_state<Acc> rate({}, 0, 0, channels, d_state);
+    const matrix_view<A> rates = detail::broadcast_head(a, entry, g);
+    for (index i = 0; i < channels; ++i)
+      for (index n = 0; n < d_state; ++n) rate.value(i, n) = rates(i, n);
+    matrix_view<const Acc> skips, biases;
+    if (given.skip.data) skips = detail::broadcast_head(given.skip, entry, g);
+    if (given.step_bias.data) biases = detail::broadcast_head(given.step_bias, entry, g);
+
+    detail::state_row<Acc> bt(d_state), ct(d_state);
+    for (index t = 0; t < u.rows; ++t) {
+      detail::load_row(b, entry, g, t, bt);
+      detail::load_row(c, entry, g, t, ct);
+      for (index i = 0; i < channels; ++i) {
+        const Acc input(u(entry, g, t, i));
+        Acc step(dt(entry, g, t, i));
+        if (biases.data) step += biases(0, i);
+        if (options.softplus) step = detail::softplus(step);
+        Eigen::Map<detail::state_row<Acc>> x(state.value.data() + i * d_state, d_state);
+        const Eigen::Map<const detail::state_row<Acc>> rates_i(rate.value.data() + i * d_state, d_state);
+        x = (step * rates_i).exp() * x + (step * input) * bt;
+        Acc y = (x * ct).sum();
+        if (skips.data) y += skips(0, i) * input;
+        if (given.silu_gate.data) y *= detail::silu(Acc(given.silu_gate(entry, g, t, i)));
+        out(entry, g, t, i) = Scalar(y);
+      }
+    }
+    state.store();
+  });
+}
+
+/// The same for one sequence: u and dt T x channels, a channels x d_state, b and c T x d_state -> T x channels.
+template <typename U, typename Dt, typename A, typename B, typename C, typename... Terms>
+auto selective_scan(const U& u, const Dt& dt, const A& a, const B& b, const C& c, const selective_scan_options& options = {},
+                    const Terms&... terms) {
+  static_assert(detail::is_eigen<U> && detail::is_eigen<Dt> && detail::is_eigen<A> && detail::is_eigen<B> && detail::is_eigen<C>,
+                "u, dt, a, b and c must be Eigen matrices, Maps, blocks or expressions");
+  using Scalar = typename detail::scalar_of<U>::type;
+  const detail::input<Scalar, U> u_in(u);
+  const detail::input<Scalar, Dt> dt_in(dt);
+  const detail::input<accumulator_t<Scalar>, A> a_in(a);
+  const detail::input<Scalar, B> b_in(b);
+  const detail::input<Scalar, C> c_in(c);
+  rows<Scalar> out(u_in.view.rows, u_in.view.cols);
+  selective_scan_into(u_in.view, dt_in.view, a_in.view, b_in.view, c_in.view, writable_view(out), options, terms...);
+  return out;
+}
+
+HEED_NAMESPACE_END
