@@ -30,6 +30,12 @@ struct gemm_params {
 /// Terms of each sum that are added before the next panel of x is looked at: x and weights stay in the first two levels of the cache.
 constexpr size gemm_depth = 256;
 
+/// Rows of x that a call of the kernel has at a time: enough for the packing of a weight to be small beside the multiplications.
+constexpr size gemm_rows = 256;
+
+/// Up to so many rows reading the weights is the work, and gemm_few is the faster kernel.
+constexpr size gemm_few_rows = 4;
+
 /// How many panels a product of `cols` columns has.
 constexpr size gemm_panels(size cols, size panel_cols) { return (cols + panel_cols - 1) / panel_cols; }
 
@@ -41,7 +47,7 @@ constexpr size gemm_scratch(size rows, size depth, size panel_cols) {
   return rows * gemm_stride(depth) + gemm_depth * panel_cols + rows * panel_cols;
 }
 
-/// The same for the kernel of a few rows, which takes more columns at a time.
+/// The same for gemm_few, which takes more columns at a time and copies no weight.
 constexpr size gemm_few_cols = 512;
 constexpr size gemm_few_scratch(size rows, size depth) { return rows * (gemm_stride(depth) + gemm_few_cols); }
 
