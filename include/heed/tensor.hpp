@@ -66,8 +66,12 @@ tensor_view<Scalar> bnhd(Scalar* data, index batch, index length, index heads, i
 }
 
 namespace detail {
+template <typename Derived>
+std::true_type derives_from_eigen(const Eigen::EigenBase<Derived>*);
+std::false_type derives_from_eigen(const void*);
+/// Any Eigen type, those too that derive from another (the head of a vector is a VectorBlock, which is a Block).
 template <typename T>
-constexpr bool is_eigen = std::is_base_of<Eigen::EigenBase<std::decay_t<T>>, std::decay_t<T>>::value;
+constexpr bool is_eigen = decltype(derives_from_eigen(static_cast<std::decay_t<T>*>(nullptr)))::value;
 
 template <typename T>
 constexpr bool has_memory = (int(Eigen::internal::traits<std::decay_t<T>>::Flags) & int(Eigen::DirectAccessBit)) != 0;
