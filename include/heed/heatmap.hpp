@@ -91,7 +91,7 @@ inline std::string number_text(double x) {
 inline std::string base64(const std::vector<std::uint16_t>& words) {
   static const char* const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const std::size_t n = 2 * words.size();
-  const auto byte = [&](std::size_t i) { return i < n ? (words[i / 2] >> (i % 2 ? 8 : 0)) & 0xFFu : 0u; };  // little end first
+  const auto byte = [&](std::size_t i) { return i < n ? (unsigned(words[i / 2]) >> (i % 2 ? 8 : 0)) & 0xFFu : 0u; };  // little end first
   std::string out;
   out.reserve((n + 2) / 3 * 4);
   for (std::size_t i = 0; i < n; i += 3) {
@@ -248,7 +248,7 @@ std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vec
     const std::string& all = labels[static_cast<std::size_t>(i)];
     std::size_t at = 0;
     for (int letters = 0; at < all.size(); ++letters) {
-      if (letters == 15) return detail::markup_text(text) + "…";
+      if (letters == 15) return detail::markup_text(text) + "\xE2\x80\xA6";
       detail::append_utf8(text, detail::next_code_point(all, at));
     }
     return detail::markup_text(text);
@@ -284,7 +284,7 @@ std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vec
       if (ink < 0.02) continue;  // cannot be told from the ground
       svg << "<rect class=\"" << (detail::is_weight(w) ? 'w' : 'x') << "\" x=\"" << left + c / block * cell << "\" y=\"" << top + r / block * cell
           << "\" width=\"" << cell - (cell > 8) << "\" height=\"" << cell - (cell > 8) << "\" fill-opacity=\"" << ink << "\"><title>"
-          << label_of(row_labels, at_r) << " → " << label_of(col_labels, at_c) << ": ";
+          << label_of(row_labels, at_r) << " \xE2\x86\x92 " << label_of(col_labels, at_c) << ": ";
       if (detail::is_weight(w)) {
         svg << w;
       } else {

@@ -72,11 +72,11 @@ inline constexpr const char* heatmap_body = R"html(
     <div class="bar">
       <h2 id="which"></h2><span class="space"></span>
       <span class="legend"><span>0</span><canvas id="ramp" width="120" height="10" aria-hidden="true"></canvas><span id="max"></span></span>
-      <button id="out" aria-label="Zoom out">−</button><button id="in" aria-label="Zoom in">+</button><button id="all">Whole map</button>
+      <button id="out" aria-label="Zoom out">&minus;</button><button id="in" aria-label="Zoom in">+</button><button id="all">Whole map</button>
     </div>
     <canvas id="map" tabindex="0" role="application" aria-roledescription="heat map" aria-describedby="keys"></canvas>
     <p class="hint" id="keys">Arrow keys move from cell to cell, <kbd>Home</kbd> and <kbd>End</kbd> along the row, <kbd>Page Up</kbd> and
-      <kbd>Page Down</kbd> ten rows; <kbd>Enter</kbd> chooses the row's token, <kbd>+</kbd> <kbd>−</kbd> <kbd>0</kbd> zoom, <kbd>Esc</kbd>
+      <kbd>Page Down</kbd> ten rows; <kbd>Enter</kbd> chooses the row's token, <kbd>+</kbd> <kbd>&minus;</kbd> <kbd>0</kbd> zoom, <kbd>Esc</kbd>
       lets go. With the mouse: hover, click, drag to move, <kbd>Ctrl</kbd> and the wheel to zoom.</p>
   </section>
   <aside>
@@ -105,7 +105,7 @@ const same = R === C && rows.every((label, i) => label === cols[i]);  // queries
 const full = 65534, invalid = 65535;                                  // codes: weight = code * max / full; invalid is no weight
 
 // What a label shows: its control characters as pictures, so that a newline token can be seen.
-const show = label => label === '' ? '∅' : label.replace(/[\u0000-\u001f]/g, c => String.fromCharCode(0x2400 + c.charCodeAt(0)));
+const show = label => label === '' ? '\u2205' : label.replace(/[\u0000-\u001f]/g, c => String.fromCharCode(0x2400 + c.charCodeAt(0)));
 
 // The codes of a map, row by row, unpacked when first needed and forgotten with its layer.
 const unpacked = new Map();
@@ -191,8 +191,8 @@ const font = '12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
 function clip(text, room) {
   if (pen.measureText(text).width <= room) return text;
   const letters = Array.from(text);
-  while (letters.length && pen.measureText(letters.join('') + '…').width > room) letters.pop();
-  return letters.join('') + '…';
+  while (letters.length && pen.measureText(letters.join('') + '\u2026').width > room) letters.pop();
+  return letters.join('') + '\u2026';
 }
 
 function layout() {
@@ -282,7 +282,7 @@ function make(name, text, properties) {
 }
 function sayPair() {
   if (!cell) return say(get('pair'), 'Point at a cell to read its pair.');
-  say(get('pair'), make('bdi', show(rows[cell.r])), ` (${data.row_name} ${cell.r}) → `, make('bdi', show(cols[cell.c])),
+  say(get('pair'), make('bdi', show(rows[cell.r])), ` (${data.row_name} ${cell.r}) \u2192 `, make('bdi', show(cols[cell.c])),
       ` (${data.col_name} ${cell.c}): `, make('b', weightText(map, cell.r, cell.c)));
 }
 
