@@ -151,6 +151,7 @@ TEST_CASE("Sizes that do not fit are refused, with both named") {
                     "heed::heatmap_svg: col_labels: size 5 does not match weights' columns 4");
   heed::heatmap_page page(numbered(3), numbered(4));
   CHECK_THROWS_WITH(page.add(matrix::Ones(4, 4)), "heed::heatmap_page::add: row_labels: size 3 does not match weights' rows 4");
+  CHECK_THROWS_WITH(page.html(), "heed::heatmap_page::html: there is no map to show; add one first");
   CHECK_THROWS_WITH(heed::heatmap_page(numbered(65536), {}), "heed::heatmap_page: 65536 labels are more than the page can index, 65535");
   heed::heatmap_options options;
   options.keep_per_row = -1;

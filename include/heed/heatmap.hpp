@@ -182,8 +182,9 @@ class heatmap_page {
                     ",\"data\":\"" + detail::base64(words) + "\"}");
   }
 
-  /// The page. Without a map it shows the tokens alone.
+  /// The page. Throws std::invalid_argument where no map was added.
   std::string html() const {
+    if (maps_.empty()) detail::fail_with("heed::heatmap_page::html: there is no map to show; add one first");
     std::string page = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
     page += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
     // The browser itself is told that this page loads nothing and talks to nobody.

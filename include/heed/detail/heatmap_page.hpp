@@ -21,6 +21,7 @@ body { margin: 0; padding: 24px clamp(12px, 3vw, 40px); background: var(--ground
        font: 15px/1.5 system-ui, "Segoe UI", "Helvetica Neue", "DejaVu Sans", sans-serif; }
 h1 { margin: 0; font-size: 1.6rem; line-height: 1.2; }
 h2 { margin: 0 0 6px; font-size: .95rem; }
+h2 small { margin-left: 6px; font-weight: normal; color: var(--soft); }
 header p { margin: 6px 0 0; max-width: 75ch; color: var(--soft); }
 header, #picker { margin-bottom: 18px; }
 main { display: grid; grid-template-columns: minmax(0, 3fr) minmax(260px, 2fr); gap: 20px; align-items: start; max-width: 1500px; }
@@ -199,7 +200,8 @@ function layout() {
   pen.font = font;
   const longest = labels => Math.min(110, 12 + labels.slice(0, 4000).reduce((w, l) => Math.max(w, pen.measureText(show(l)).width), 12));
   const left = longest(rows), top = longest(cols), width = canvas.clientWidth;
-  box = {x: left, y: top, w: Math.max(50, width - left - 2), h: 0};
+  const side = Math.max(400, innerHeight - top - 120);  // a square map is seen whole without scrolling
+  box = {x: left, y: top, w: Math.max(50, Math.min(width - left - 2, R < C / 2 ? width : side)), h: 0};
   box.h = Math.max(40, Math.min(box.w * R / Math.max(1, C), box.w, R * 40));
   const height = top + box.h + 2, scale = devicePixelRatio || 1;
   canvas.style.height = height + 'px';
@@ -325,7 +327,8 @@ function sayChosen() {
 // The tokens as running text, tinted by the chosen token's weights. One sequence: one text. Two: the keys, and what looks at them.
 const spans = [];
 function writeText() {
-  const glue = cols.some(label => /\s/.test(label)) ? '' : ' ';  // tokens of a language model bring their own spaces
+  const spaced = cols.filter(label => /^\s|\s$/.test(label)).length;
+  const glue = spaced > C / 5 ? '' : ' ';  // the tokens of a language model bring their own spaces
   cols.forEach((label, i) => {
     const span = make('span', label, {onclick: () => chooseColumn(i)});
     span.addEventListener('mouseenter', () => { if (same && chosen.row !== null) point(chosen.row, i); });
@@ -460,7 +463,7 @@ const entropyText = m => m.entropy === null ? '' : `entropy ${m.entropy.toFixed(
 const nameOf = m => m.title || `layer ${m.layer}, head ${m.head}`;
 function showMap(next) {
   map = next;
-  say(get('which'), data.maps.length > 1 || map.title ? nameOf(map) : '', map.entropy === null ? '' : make('small', `  ${entropyText(map)}`));
+  say(get('which'), data.maps.length > 1 || map.title ? nameOf(map) : 'Weights', ' ', make('small', entropyText(map)));
   get('max').textContent = format(map.max);
   canvas.setAttribute('aria-label', `${nameOf(map)}: ${R} rows by ${C} columns of weights, ${entropyText(map)}`);
   for (const button of get('heads').children) button.setAttribute('aria-pressed', button.map === map);
@@ -504,7 +507,7 @@ repaint();
 dark.addEventListener('change', repaint);
 let width = canvas.clientWidth;
 new ResizeObserver(() => {
-  if (canvas.clientWidth === width) return;
+  if (canvas.clientWidth === width) return;  // the height is our own doing
   width = canvas.clientWidth;
   layout();
   drawSheet();
