@@ -1,0 +1,119 @@
+#include <heed/weights.hpp>
+
+#include "support/refusal.hpp"
+#include "support/variations.hpp"
+
+using heed::attention_weights;
+using heed::attention_with_weights;
+
+namespace {
+
+/// The weights by their definition: the output of attention with the identity as the values.
+template <typename Scalar>
+heed::rows<Scalar> direct_weights(const testing::example<Scalar>& e) {
+  testing::example<Scalar> unit = e;
+  unit.value = heed::rows<Scalar>::Identity(e.key.rows(), e.key.rows());
+  return unit.reference().out;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("attention_with_weights: output, lse and weights are as exact as the reference", "", float, double) {
+  for (const testing::sizes& s : {testing::sizes{1, 1, 1, 1}, {3, 0, 4, 4}, {9, 17, 16, 5}, {50, 130, 24, 8}})
+    testing::for_each_variation<TestType>(s, [](const testing::example<TestType>& e, const std::string& name) {
+      INFO(name);
+      const auto got = e.run([](const auto&... arguments) { return attention_with_weights(arguments...); });
+      testing::check_result<TestType>(got, e);
+      const auto exact = direct_weights(e.template cast<testing::wider_t<TestType>>());
+      // rebuilt as exp(s - lse): what is wrong in s and in lse, both of the size of a score, is the relative error of a weight
+      testing::check_as_exact_as(got.weights, direct_weights(e), exact, testing::magnitude(got.lse));
+    });
+}
+
+TEST_CASE("weights sum to 1, and to less with a sink") {
+  testing::example<double> e(20, 33, 8, 4);
+  e.keep = testing::random_mask(20, 33, 2);
+  e.keep.row(7).setConstant(false);
+  const auto weights = [](const testing::example<double>& with) {
+    return with.run([](const auto&... arguments) { return attention_with_weights(arguments...); }).weights;
+  };
+  Eigen::VectorXd sums = weights(e).rowwise().sum();
+  CHECK(sums(7) == 0);
+  sums(7) = 1;
+  CHECK((sums.array() - 1).abs().maxCoeff() <= 40 * std::numeric_limits<double>::epsilon());
+  e.sinks = Eigen::VectorXd::Constant(1, 0.5);
+  CHECK(weights(e).rowwise().sum().maxCoeff() < 1);
+}
+
+TEST_CASE("weights times values are the output") {
+  const testing::example<double> e(20, 33, 8, 4);
+  const auto result = attention_with_weights(e.query, e.key, e.value);
+  CHECK((result.weights * e.value).isApprox(result.out, 1e-14));
+}
+
+TEST_CASE("attention_weights rebuilds chosen rows") {
+  testing::example<float> e(60, 40, 8, 4);
+  e.options.causal = heed::causal::bottom_right;
+  const auto whole = attention_with_weights(e.query, e.key, e.value, e.options);
+  const heed::rows<float> some = attention_weights(e.query, e.key, whole.lse, 25, 30, e.options);
+  REQUIRE(some.rows() == 30);
+  REQUIRE(some.cols() == 40);
+  CHECK(some.isApprox(whole.weights.middleRows(25, 30), 1e-6f));
+  CHECK(attention_weights(e.query, e.key, whole.lse, 60, 0, e.options).rows() == 0);
+}
+
+TEST_CASE("a masked key has weight 0, whatever it holds") {
+  testing::example<float> e(4, 6, 8, 4);
+  e.key.row(2).setConstant(std::numeric_limits<float>::quiet_NaN());
+  e.keep = testing::mask::Constant(4, 6, true);
+  e.keep.col(2).setConstant(false);
+  const auto result = e.run([](const auto&... arguments) { return attention_with_weights(arguments...); });
+  CHECK((result.weights.col(2).array() == 0).all());
+  CHECK(result.weights.allFinite());
+}
+
+TEST_CASE("key_mass, row_entropy and top_keys are sums over, and orders of, the weights") {
+  testing::example<double> e(70, 40, 8, 4);
+  e.options.causal = heed::causal::bottom_right;  // the first 30 rows see nothing
+  const auto whole = attention_with_weights(e.query, e.key, e.value, e.options);
+
+  const heed::row_vector<double> mass = heed::key_mass(e.query, e.key, whole.lse, e.options);
+  CHECK(mass.isApprox(whole.weights.colwise().sum().transpose(), 1e-14));
+  CHECK(mass.sum() == Approx(40));
+
+  const heed::row_vector<double> entropy = heed::row_entropy(e.query, e.key, whole.lse, e.options);
+  CHECK((entropy.head(31).array().abs() <= 1e-15).all());  // no key, then one
+  CHECK(entropy(50) == Approx(-(whole.weights.row(50).head(21).array() * whole.weights.row(50).head(21).array().log()).sum()));
+
+  const auto top = heed::top_keys(e.query, e.key, whole.lse, 3, e.options);
+  for (heed::index i = 0; i < 70; ++i) {
+    Eigen::VectorXd row = whole.weights.row(i);
+    for (heed::index n = 0; n < 3; ++n) {
+      CHECK(top.weights(i, n) == Approx(row.maxCoeff()).margin(1e-15));
+      CHECK(top.weights(i, n) == Approx(whole.weights(i, top.keys(i, n))).margin(1e-15));
+      row(top.keys(i, n)) = 0;
+    }
+  }
+  CHECK(top.keys(0, 0) == 0);  // among equals the lower number comes first
+  CHECK(top.keys(0, 2) == 2);
+  CHECK(heed::top_keys(e.query, e.key, whole.lse, 0, e.options).keys.cols() == 0);
+  testing::check_refused([&] { heed::top_keys(e.query, e.key, whole.lse, 41, e.options); }, {"heed::top_keys:", "k 41", "n_kv 40"});
+}
+
+TEST_CASE("a query that looks at n keys alike has an entropy of ln n") {
+  testing::example<double> e(2, 5, 4, 4);
+  e.options.scale = 0;
+  const heed::row_vector<double> lse = heed::row_vector<double>::Constant(2, std::log(5.0));
+  CHECK(heed::row_entropy(e.query, e.key, lse, e.options)(1) == Approx(std::log(5.0)));
+}
+
+TEST_CASE("attention_weights refuses rows that are not there and an lse of another length") {
+  const testing::example<float> e(4, 6, 8, 4);
+  const heed::row_vector<float> lse = heed::row_vector<float>::Zero(4), longer = heed::row_vector<float>::Zero(5);
+  const std::string name = "heed::attention_weights:";
+  testing::check_refused([&] { attention_weights(e.query, e.key, lse, 3, 2); }, {name, "rows [3, 5)", "n_q 4"});
+  testing::check_refused([&] { attention_weights(e.query, e.key, lse, -1, 2); }, {name, "rows [-1, 1)", "n_q 4"});
+  testing::check_refused([&] { attention_weights(e.query, e.key, longer, 0, 1); }, {name, "lse: n_q 5", "n_q 4"});
+  testing::check_refused([&] { attention_with_weights(e.query, e.key, e.value.topRows(5)); },
+                         {"heed::attention_with_weights:", "value: kv_length 5", "6"});
+}
