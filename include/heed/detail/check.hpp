@@ -37,10 +37,10 @@ template <typename... Parts>
   fail(message.str());
 }
 
-/// `size` of `what` must equal `wanted`, the size of `whose`: the error names the function, the argument and both sizes.
+/// `got`, the size of `what`, must equal `wanted`, the size of `whose`: the error names the function, the argument and both sizes.
 template <typename Index>
-void check_equal(const char* function, const char* what, Index size, const char* whose, Index wanted) {
-  if (size != wanted) fail_with("heed::", function, ": ", what, " ", size, " does not match ", whose, " ", wanted);
+void check_equal(const char* function, const char* what, Index got, const char* whose, Index wanted) {
+  if (got != wanted) fail_with("heed::", function, ": ", what, " ", got, " does not match ", whose, " ", wanted);
 }
 }  // namespace detail
 
