@@ -1,0 +1,80 @@
+#include <heed/multi_head.hpp>
+#include <heed/options.hpp>
+#include <heed/streaming.hpp>
+#include <heed/weights.hpp>
+
+#include "support/example.hpp"
+#include "support/refusal.hpp"
+
+namespace {
+
+/// Options that are out of range must be refused by every function that takes them, by its own name.
+template <typename Change>
+void refuse(const Change& change, const std::vector<std::string>& words) {
+  const testing::example<float> e(3, 5, 4, 4);
+  heed::attention_options options;
+  change(options);
+  const auto check = [&](const std::string& function, const auto& call) {
+    std::vector<std::string> all = words;
+    all.push_back("heed::" + function + ":");
+    testing::check_refused(call, all);
+  };
+  check("attention", [&] { heed::attention(e.query, e.key, e.value, options); });
+  check("attention_with_lse", [&] { heed::attention_with_lse(e.query, e.key, e.value, options); });
+  check("reference_attention", [&] { heed::reference_attention(e.query, e.key, e.value, options); });
+  check("streaming_attention", [&] { heed::streaming_attention(e.query, e.key, e.value, options); });
+  check("attention_with_weights", [&] { heed::attention_with_weights(e.query, e.key, e.value, options); });
+  check("multi_head_attention", [&] { heed::multi_head_attention(e.query, e.key, e.value, 2, 2, options); });
+}
+
+}  // namespace
+
+TEST_CASE("options that are out of range are refused, with their value") {
+  const double nan_value = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  refuse([&](heed::attention_options& o) { o.scale = nan_value; }, {"scale", "nan"});
+  refuse([&](heed::attention_options& o) { o.scale = infinity; }, {"scale", "inf"});
+  refuse([](heed::attention_options& o) { o.softcap = -1; }, {"softcap", "-1"});
+  refuse([&](heed::attention_options& o) { o.softcap = nan_value; }, {"softcap", "nan"});
+  refuse([&](heed::attention_options& o) { o.softcap = infinity; }, {"softcap", "inf"});
+  refuse([](heed::attention_options& o) { o.window_left = -2; }, {"window_left", "-2"});
+  refuse([](heed::attention_options& o) { o.window_right = -3; }, {"window_right", "-3"});
+  refuse([](heed::attention_options& o) { o.threads = 0; }, {"threads", "0"});
+}
+
+TEST_CASE("options left alone mean plain attention") {
+  const heed::attention_options options{};
+  CHECK(!options.scale);
+  CHECK(options.causal == heed::causal::none);
+  CHECK(options.window_left == -1);
+  CHECK(options.window_right == -1);
+  CHECK(options.softcap == 0);
+  CHECK(options.target == heed::isa::automatic);
+  CHECK(options.threads == 1);
+  CHECK(options.executor == nullptr);
+}
+
+TEST_CASE("with as many queries as keys both causal alignments are one") {
+  testing::example<double> e(9, 9, 4, 4), f = e;
+  e.options.causal = heed::causal::top_left;
+  f.options.causal = heed::causal::bottom_right;
+  CHECK(e.reference().out == f.reference().out);
+}
+
+TEST_CASE("a window wider than the sequence hides nothing, the widest number of all included") {
+  for (const heed::index width : {heed::index(100), (std::numeric_limits<heed::index>::max)()}) {
+    testing::example<double> e(9, 30, 4, 4);
+    const auto plain = e.reference();
+    e.options.window_left = e.options.window_right = width;
+    CHECK(e.reference().out == plain.out);
+    CHECK(heed::streaming_attention_with_lse(e.query, e.key, e.value, e.options).lse.isApprox(plain.lse, 1e-14));
+    CHECK(heed::attention_with_lse(e.query, e.key, e.value, e.options).lse.isApprox(plain.lse, 1e-14));
+  }
+}
+
+TEST_CASE("causal closes the right side of a window") {
+  testing::example<double> e(9, 9, 4, 4), f = e;
+  e.options.causal = f.options.causal = heed::causal::bottom_right;
+  e.options.window_left = f.options.window_left = 3;
+  f.options.window_right = 5;
+  CHECK(e.reference().out == f.reference().out);
+}

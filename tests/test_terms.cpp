@@ -1,0 +1,177 @@
+#include <heed/multi_head.hpp>
+#include <heed/terms.hpp>
+
+#include <cstdint>
+
+#include "support/example.hpp"
+#include "support/refusal.hpp"
+
+using testing::example;
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+const auto reference = [](const auto&... arguments) { return heed::reference_attention_with_lse(arguments...); };
+
+/// Two results that must be the same numbers: the same sums in the same order.
+template <typename Result>
+bool same(const Result& a, const Result& b) {
+  return a.out == b.out && a.lse == b.lse;
+}
+
+}  // namespace
+
+TEST_CASE("a keep of false and a bias of -infinity hide the same pairs") {
+  example<double> kept(9, 13, 8, 4), biased = kept;
+  kept.keep = testing::random_mask(9, 13, 1);
+  biased.bias = kept.keep.select(heed::rows<double>::Zero(9, 13), -infinity);
+  CHECK(same(kept.run(reference), biased.run(reference)));
+}
+
+TEST_CASE("masks and biases of one row or one column are the same for all") {
+  const example<double> e(9, 13, 8, 4);
+  example<double> full = e;
+  SECTION("keep, one row") {
+    const testing::mask row = testing::random_mask(1, 13, 2);
+    full.keep = row.replicate(9, 1);
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(row)), full.run(reference)));
+  }
+  SECTION("keep, one column") {
+    const testing::mask column = testing::random_mask(9, 1, 3);
+    full.keep = column.replicate(1, 13);
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(column)), full.run(reference)));
+  }
+  SECTION("bias, one row, column-major") {
+    const Eigen::MatrixXd row = testing::random_rows<double>(1, 13, 4);
+    full.bias = row.replicate(9, 1);
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::bias(row)), full.run(reference)));
+  }
+  SECTION("bias, one number") {
+    const Eigen::MatrixXd number = Eigen::MatrixXd::Constant(1, 1, 0.5);
+    full.bias = heed::rows<double>::Constant(9, 13, 0.5);
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::bias(number)), full.run(reference)));
+  }
+  SECTION("keep, a block of a larger column-major matrix") {
+    Eigen::Matrix<bool, Eigen::Dynamic, Eigen::Dynamic> large(20, 20);
+    large.setConstant(false);
+    full.keep = testing::random_mask(9, 13, 5);
+    large.block(3, 4, 9, 13) = full.keep;
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(large.block(3, 4, 9, 13))), full.run(reference)));
+  }
+}
+
+TEST_CASE("a term without numbers is as good as absent") {
+  const example<double> e(5, 6, 4, 3);
+  CHECK(same(e.run(reference), heed::reference_attention_with_lse(e.query, e.key, e.value)));
+}
+
+TEST_CASE("keep_bits holds one pair a bit, the lowest first") {
+  example<double> e(9, 21, 8, 4);
+  e.keep = testing::random_mask(9, 21, 6);
+  Eigen::Matrix<std::uint8_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> bytes(9, 3);
+  bytes.setZero();
+  for (heed::index i = 0; i < 9; ++i)
+    for (heed::index j = 0; j < 21; ++j)
+      if (e.keep(i, j)) bytes(i, j / 8) = static_cast<std::uint8_t>(bytes(i, j / 8) | (1 << (j % 8)));
+  const auto bits = reference(e.query, e.key, e.value, e.options, heed::keep_bits(heed::view(bytes), 21));
+  CHECK(same(bits, e.run(reference)));
+}
+
+TEST_CASE("masks compose by AND") {
+  example<double> e(12, 12, 8, 4), both = e;
+  e.keep = testing::random_mask(12, 12, 7);
+  e.options.causal = heed::causal::top_left;
+  both.keep = e.keep;
+  for (heed::index i = 0; i < 12; ++i) both.keep.row(i).tail(11 - i).setConstant(false);
+  CHECK(same(e.run(reference), both.run(reference)));
+}
+
+TEST_CASE("a score function and a mask function say with code what bias and keep say with numbers") {
+  example<double> e(9, 13, 8, 4);
+  SECTION("score function") {
+    e.bias = testing::random_rows<double>(9, 13, 8);
+    const auto add = [&](double score, heed::index, heed::index, heed::index i, heed::index j) { return score + e.bias(i, j); };
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::score_function(add)), e.run(reference)));
+  }
+  SECTION("mask function") {
+    e.keep = testing::random_mask(9, 13, 9);
+    const auto kept = [&](heed::index, heed::index, heed::index i, heed::index j) { return e.keep(i, j); };
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::mask_function(kept)), e.run(reference)));
+  }
+}
+
+TEST_CASE("a logit scale multiplies the scale of its head") {
+  const example<double> e(5, 6, 4, 3);
+  const Eigen::VectorXd factors = Eigen::VectorXd::Constant(1, 0.5);
+  heed::attention_options options;
+  options.scale = 0.25;
+  CHECK(same(reference(e.query, e.key, e.value, e.options, heed::logit_scales(factors)), reference(e.query, e.key, e.value, options)));
+}
+
+TEST_CASE("a term of each head and batch entry reaches its own") {
+  // two batch entries of two heads that all hold the same numbers: what differs comes from the terms
+  const example<double> e(5, 7, 4, 3);
+  auto query = heed::view(e.query), key = heed::view(e.key), value = heed::view(e.value);
+  for (auto* tensor : {&query, &key, &value}) tensor->batch = tensor->heads = 2;
+  const auto run = [&](const auto&... terms) {
+    heed::rows<double> out(4 * 5, 3);
+    heed::reference_multi_head_attention_into(query, key, value,
+                                              heed::bhnd(out.data(), heed::index(2), heed::index(2), heed::index(5), heed::index(3)),
+                                              {}, heed::attention_options(), terms...);
+    return out;
+  };
+  const auto part = [](const heed::rows<double>& out, heed::index b, heed::index h) {
+    return out.middleRows((b * 2 + h) * 5, 5).eval();
+  };
+  const auto single = [&](const auto& term) { return heed::reference_attention(e.query, e.key, e.value, {}, term); };
+
+  SECTION("bias of each head") {
+    const heed::rows<double> numbers = testing::random_rows<double>(2 * 5, 7, 1);
+    const auto out = run(heed::bias(heed::bhnd(numbers.data(), heed::index(1), heed::index(2), heed::index(5), heed::index(7))));
+    for (heed::index b = 0; b < 2; ++b)
+      for (heed::index h = 0; h < 2; ++h) CHECK(part(out, b, h) == single(heed::bias(numbers.middleRows(h * 5, 5))));
+  }
+  SECTION("keep of each batch entry") {
+    const testing::mask keep = testing::random_mask(2 * 5, 7, 1);
+    const auto out = run(heed::keep(heed::bhnd(keep.data(), heed::index(2), heed::index(1), heed::index(5), heed::index(7))));
+    for (heed::index b = 0; b < 2; ++b)
+      for (heed::index h = 0; h < 2; ++h) CHECK(part(out, b, h) == single(heed::keep(keep.middleRows(b * 5, 5))));
+  }
+  SECTION("alibi and sinks of each head, lengths of each batch entry") {
+    const Eigen::Vector2d slopes(0.25, 1), logits(-1, 1);
+    const std::vector<heed::index> lengths{3, 7};
+    const auto out = run(heed::alibi(slopes), heed::sinks(logits), heed::key_lengths(lengths));
+    for (heed::index b = 0; b < 2; ++b)
+      for (heed::index h = 0; h < 2; ++h) {
+        const heed::index n = lengths[static_cast<std::size_t>(b)];
+        const auto one = heed::reference_attention(e.query, e.key.topRows(n), e.value.topRows(n), {},
+                                                   heed::alibi(slopes.segment<1>(h)), heed::sinks(logits.segment<1>(h)));
+        CHECK(part(out, b, h) == one);
+      }
+  }
+}
+
+TEST_CASE("a term that does not fit is refused") {
+  const example<double> e(5, 7, 4, 3);
+  const auto refuse = [&](const auto& term, const std::vector<std::string>& words) {
+    testing::check_refused([&] { heed::attention(e.query, e.key, e.value, e.options, term); }, words);
+    testing::check_refused([&] { heed::reference_attention(e.query, e.key, e.value, e.options, term); }, words);
+  };
+  const testing::mask wide = testing::mask::Constant(5, 8, true), tall = testing::mask::Constant(6, 7, true);
+  const Eigen::MatrixXd bias = Eigen::MatrixXd::Zero(2, 7);
+  const Eigen::Vector2d two(1, 1);
+  const std::vector<heed::index> negative{-1}, long_length{8}, many{7, 7};
+  refuse(heed::keep(wide), {"attention: keep", "n_kv 8", "n_kv 7"});
+  refuse(heed::keep(tall), {"attention: keep", "n_q 6", "n_q 5"});
+  refuse(heed::bias(bias), {"attention: bias", "n_q 2", "n_q 5"});
+  refuse(heed::bias(heed::bhnd(two.data(), heed::index(2), heed::index(1), heed::index(1), heed::index(1))),
+         {"attention: bias", "batch 2", "batch 1"});
+  refuse(heed::bias(heed::bhnd(two.data(), heed::index(1), heed::index(2), heed::index(1), heed::index(1))),
+         {"attention: bias", "num_heads 2", "num_heads 1"});
+  refuse(heed::alibi(two), {"attention: alibi", "2", "num_heads 1"});
+  refuse(heed::sinks(two), {"attention: sinks", "2", "num_heads 1"});
+  refuse(heed::logit_scales(two), {"attention: logit_scales", "2", "num_heads 1"});
+  refuse(heed::key_lengths(negative), {"attention: key_lengths", "-1", "kv_length is 7"});
+  refuse(heed::key_lengths(long_length), {"attention: key_lengths", "8", "kv_length is 7"});
+  refuse(heed::key_lengths(many), {"attention: key_lengths", "2", "batch 1"});
+}
