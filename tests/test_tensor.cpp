@@ -1,0 +1,117 @@
+#include <heed/tensor.hpp>
+
+#include <array>
+#include <numeric>
+#include <vector>
+
+#include "catch.hpp"
+
+using heed::bhnd;
+using heed::bnhd;
+using heed::split_heads;
+using heed::view;
+using heed::writable_view;
+
+namespace {
+constexpr heed::index B = 2, H = 3, N = 4, D = 5;
+}
+
+TEST_CASE("bhnd and bnhd find the element that their names say") {
+  std::vector<int> numbers(B * H * N * D);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const auto heads_first = bhnd(numbers.data(), B, H, N, D);
+  const auto rows_first = bnhd(numbers.data(), B, N, H, D);
+  for (heed::index b = 0; b < B; ++b)
+    for (heed::index h = 0; h < H; ++h)
+      for (heed::index i = 0; i < N; ++i)
+        for (heed::index c = 0; c < D; ++c) {
+          CHECK(heads_first(b, h, i, c) == ((b * H + h) * N + i) * D + c);
+          CHECK(rows_first(b, h, i, c) == ((b * N + i) * H + h) * D + c);
+        }
+  CHECK(rows_first.batch == B);
+  CHECK(rows_first.heads == H);
+  CHECK(rows_first.rows == N);
+  CHECK(rows_first.cols == D);
+}
+
+TEST_CASE("head cuts rows out of one head") {
+  std::vector<int> numbers(B * H * N * D);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const auto tensor = bnhd(numbers.data(), B, N, H, D);
+  const auto head = tensor.head(1, 2, 1, 2);
+  CHECK(head.rows == 2);
+  CHECK(head.cols == D);
+  for (heed::index i = 0; i < 2; ++i)
+    for (heed::index c = 0; c < D; ++c) CHECK(head(i, c) == tensor(1, 2, i + 1, c));
+}
+
+TEST_CASE("view looks at any Eigen object that lies in memory, where it lies") {
+  Eigen::MatrixXd columns = Eigen::MatrixXd::Random(6, 7);
+  const heed::rows<double> rows = columns;
+  Eigen::VectorXd vector = Eigen::VectorXd::Random(9);
+  const auto check = [](const auto& object) {
+    const auto v = view(object);
+    CHECK(v.batch == 1);
+    CHECK(v.heads == 1);
+    REQUIRE(v.rows == object.rows());
+    REQUIRE(v.cols == object.cols());
+    for (heed::index i = 0; i < v.rows; ++i)
+      for (heed::index c = 0; c < v.cols; ++c) CHECK(&v(0, 0, i, c) == &object.coeffRef(i, c));
+  };
+  check(columns);
+  check(rows);
+  check(columns.transpose());
+  check(columns.block(1, 2, 3, 4));
+  check(columns.row(2));
+  check(columns.col(3));
+  check(vector.head(4));
+  check(vector.transpose());
+  check(Eigen::Map<const Eigen::Matrix<double, 2, 3>, 0, Eigen::Stride<20, 2>>(columns.data()));
+}
+
+TEST_CASE("writable_view writes to a matrix, and to a block or map made on the spot") {
+  Eigen::MatrixXf m = Eigen::MatrixXf::Zero(4, 5);
+  writable_view(m)(0, 0, 1, 2) = 1;
+  writable_view(m.block(2, 2, 2, 2))(0, 0, 1, 1) = 2;
+  writable_view(Eigen::Map<Eigen::MatrixXf>(m.data(), 4, 5))(0, 0, 0, 4) = 3;
+  writable_view(m.col(0).tail(2))(0, 0, 0, 0) = 4;
+  Eigen::MatrixXf want = Eigen::MatrixXf::Zero(4, 5);
+  want(1, 2) = 1;
+  want(3, 3) = 2;
+  want(0, 4) = 3;
+  want(2, 0) = 4;
+  CHECK(m == want);
+}
+
+TEST_CASE("split_heads finds head h of token i of sequence b in packed columns") {
+  const heed::rows<double> packed = heed::rows<double>::Random(B * N, H * D);
+  const Eigen::MatrixXd columns = packed;
+  for (const auto& heads : {split_heads(view(packed), H, B), split_heads(view(columns), H, B)}) {
+    CHECK(heads.batch == B);
+    CHECK(heads.heads == H);
+    CHECK(heads.rows == N);
+    CHECK(heads.cols == D);
+    for (heed::index b = 0; b < B; ++b)
+      for (heed::index h = 0; h < H; ++h)
+        for (heed::index i = 0; i < N; ++i)
+          for (heed::index c = 0; c < D; ++c) CHECK(heads(b, h, i, c) == packed(b * N + i, h * D + c));
+  }
+}
+
+TEST_CASE("a writable view is also a readable one") {
+  float number = 3;
+  const heed::tensor_view<const float> readable = bhnd(&number, heed::index(1), heed::index(1), heed::index(1), heed::index(1));
+  CHECK(readable(0, 0, 0, 0) == 3);
+}
+
+TEST_CASE("index_list looks at vectors, arrays and Eigen vectors") {
+  const std::vector<heed::index> vector{1, 2, 3};
+  const std::array<heed::index, 3> array{1, 2, 3};
+  const Eigen::Matrix<heed::index, 3, 1> eigen(1, 2, 3);
+  for (const heed::index_list& list : {heed::index_list(vector), heed::index_list(array), heed::index_list(eigen)}) {
+    CHECK(list.size == 3);
+    CHECK(list[2] == 3);
+    CHECK(std::accumulate(list.begin(), list.end(), heed::index(0)) == 6);
+  }
+  CHECK(heed::index_list().size == 0);
+}
