@@ -1,0 +1,83 @@
+#include <heed/executor.hpp>
+#include <heed/multi_head.hpp>
+
+#include <atomic>
+#include <unsupported/Eigen/CXX11/ThreadPool>
+
+#include "support/example.hpp"
+
+namespace {
+
+/// Runs the workers one after the other, the last first, and counts them.
+class counting_executor : public heed::executor {
+ public:
+  explicit counting_executor(int workers) : workers_(workers) {}
+  int workers() const override { return workers_; }
+  void run(int workers, work_function work, void* context) override {
+    for (int w = workers - 1; w >= 0; --w) work(context, w);
+    seen += workers;
+  }
+  int seen = 0;
+
+ private:
+  int workers_;
+};
+
+/// Runs one worker only: the others never come to work.
+class lazy_executor : public heed::executor {
+ public:
+  int workers() const override { return 4; }
+  void run(int workers, work_function work, void* context) override {
+    work(context, workers - 1);
+    for (int w = 0; w < workers - 1; ++w) work(context, w);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("every task runs once, on every kind of executor") {
+  Eigen::ThreadPool pool(2);
+  heed::pool_executor<Eigen::ThreadPool> lent(pool);
+  heed::thread_executor own(3);
+  counting_executor counting(3);
+  lazy_executor lazy;
+  for (heed::executor* executor :
+       {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&lent), static_cast<heed::executor*>(&own),
+        static_cast<heed::executor*>(&counting), static_cast<heed::executor*>(&lazy)})
+    for (const std::ptrdiff_t tasks : {0, 1, 2, 3, 100})
+      for (const int workers : {1, 3, 8}) {
+        CAPTURE(tasks, workers);
+        std::vector<std::atomic<int>> runs(static_cast<std::size_t>(tasks));
+        std::atomic<int> bad_workers{0};
+        heed::detail::for_each_task(tasks, workers, executor, [&](std::ptrdiff_t task, int worker) {
+          ++runs[static_cast<std::size_t>(task)];
+          if (worker < 0 || worker >= workers) ++bad_workers;
+        });
+        for (const std::atomic<int>& count : runs) CHECK(count == 1);
+        CHECK(bad_workers == 0);
+      }
+}
+
+TEST_CASE("attention gives the same bits on any executor") {
+  const heed::index heads = 3, n = 150, d = 16;
+  const heed::rows<float> query = testing::random_rows<float>(heads * n, d, 1), key = testing::random_rows<float>(heads * n, d, 2);
+  const auto run = [&](int threads, heed::executor* executor) {
+    heed::attention_options options;
+    options.threads = threads;
+    options.executor = executor;
+    heed::rows<float> out(heads * n, d);
+    heed::workspace memory;
+    const auto keys = heed::bhnd(key.data(), heed::index(1), heads, n, d);
+    heed::multi_head_attention_into(heed::bhnd(query.data(), heed::index(1), heads, n, d), keys, keys,
+                                    heed::bhnd(out.data(), heed::index(1), heads, n, d), {}, options, memory);
+    return out;
+  };
+  const heed::rows<float> want = run(1, nullptr);
+  Eigen::ThreadPool pool(2);
+  heed::pool_executor<Eigen::ThreadPool> lent(pool);
+  heed::thread_executor own(3);
+  counting_executor counting(3);
+  for (heed::executor* executor :
+       {static_cast<heed::executor*>(&lent), static_cast<heed::executor*>(&own), static_cast<heed::executor*>(&counting)})
+    CHECK(run(3, executor) == want);
+}
