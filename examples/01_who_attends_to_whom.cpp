@@ -1,8 +1,8 @@
-// Which words of a page attend to which? A passage of English goes through heed::self_attention; the terminal and a page show the weights.
-// Then the cost: attention as the formula is written against attention fused, up to 16,384 tokens.
+// Which words of a page attend to which? A passage of English goes through heed::self_attention; the terminal and a page show the
+// weights. Then the cost: attention as the formula is written against attention fused, up to 16,384 tokens.
 //
-// Nothing here is trained. A word's vector is made of the letters it is spelt with, so words attend to words that look like them; a trained
-// model would bring vectors and projections that know what words mean. The attention between them is the same.
+// Nothing here is trained. A word's vector is made of the letters it is spelt with, so words attend to words that look like them; a
+// trained model would bring vectors and projections that know what words mean. The attention between them is the same.
 
 #include <heed/heatmap.hpp>
 #include <heed/heed.hpp>
@@ -18,7 +18,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -32,6 +31,7 @@ namespace {
 using matrix = heed::rows<float>;
 using heed::index;
 using support::fixed;
+using support::scientific;
 
 constexpr index d_model = 128;
 
@@ -58,7 +58,8 @@ matrix random_rotation(std::uint64_t seed) {
   return qr.householderQ() * Eigen::MatrixXf::Identity(d_model, d_model);
 }
 
-/// A word is the sum of its runs of three to five letters, each a fixed random vector of signs: words that share runs have alike vectors.
+/// A word is the sum of its runs of three to five letters, each a fixed random vector of signs: words that share runs have alike
+/// vectors.
 Eigen::RowVectorXf embed(const std::string& word) {
   const std::u32string letters = U"<" + support::lower_case(word) + U">";
   Eigen::RowVectorXf sum = Eigen::RowVectorXf::Zero(d_model);
@@ -104,20 +105,23 @@ struct link {
   float weight;
 };
 
-/// The pairs of two different words, strongest first.
+/// The pairs of two different words that spend at least a hundredth on each other, strongest first.
 std::vector<link> strongest_links(const word_pairs& pairs) {
   std::vector<link> links;
   for (index i = 0; i < pairs.weights.rows(); ++i)
     for (index j = 0; j < pairs.weights.cols(); ++j)
-      if (i != j) links.push_back({i, j, pairs.weights(i, j)});
+      if (i != j && pairs.weights(i, j) >= 0.01f) links.push_back({i, j, pairs.weights(i, j)});
   std::stable_sort(links.begin(), links.end(), [](const link& a, const link& b) { return a.weight > b.weight; });
   return links;
 }
 
+constexpr std::size_t longest_label = 18;
+
 void print_map(const word_pairs& pairs, const std::vector<link>& links, support::colours depth, int width) {
+  if (links.empty()) return;
   std::size_t label_width = 0;
   for (const std::string& word : pairs.words) label_width = (std::max)(label_width, support::display_width(word));
-  label_width = (std::min)(label_width, std::size_t(18));
+  label_width = (std::min)(label_width, longest_label);
 
   // The words of the strongest links, partners side by side, as many as fit.
   const index room = (std::min)(index(24), (index(width) - index(label_width) - 6) / 3);
@@ -131,9 +135,9 @@ void print_map(const word_pairs& pairs, const std::vector<link>& links, support:
   for (std::size_t c = 1; c <= chosen.size(); ++c) std::cout << (c < 10 ? "  " : " ") << c;
   std::cout << "\n";
   for (std::size_t r = 0; r < chosen.size(); ++r) {
-    std::string label = pairs.words[std::size_t(chosen[r])];
-    if (support::display_width(label) > label_width) label = "(a long word)";
-    std::cout << "  " << std::string(label_width - support::display_width(label), ' ') << label << (r < 9 ? "  " : " ") << r + 1 << " ";
+    const std::string label = support::clip(pairs.words[std::size_t(chosen[r])], label_width);
+    std::cout << "  " << std::string(label_width - support::display_width(label), ' ') << label << (r < 9 ? "  " : " ") << r + 1
+              << " ";
     for (const index c : chosen) std::cout << ink.cell(double(pairs.weights(chosen[r], c)));
     std::cout << "\n";
   }
@@ -143,12 +147,14 @@ void print_sentences(const word_pairs& pairs, const std::vector<link>& links, st
   std::vector<index> lookers;
   for (const link& l : links)
     if (lookers.size() < count && std::find(lookers.begin(), lookers.end(), l.from) == lookers.end()) lookers.push_back(l.from);
+  if (lookers.empty()) std::cout << "  No word here is drawn to another one.\n";
+  const auto quoted = [&](index word) { return "'" + support::clip(pairs.words[std::size_t(word)], longest_label) + "'"; };
   for (const index from : lookers) {
-    std::cout << "  '" << pairs.words[std::size_t(from)] << "' looks at";
+    std::cout << "  " << quoted(from) << " looks at";
     int shown = 0;
     for (const link& l : links) {
-      if (l.from != from || shown == 3 || l.weight < 0.01f) continue;
-      std::cout << (shown++ ? ", '" : " '") << pairs.words[std::size_t(l.to)] << "' " << fixed(double(l.weight), 2);
+      if (l.from != from || shown == 3) continue;
+      std::cout << (shown++ ? ", " : " ") << quoted(l.to) << " " << fixed(double(l.weight), 2);
     }
     std::cout << "\n";
   }
@@ -199,7 +205,8 @@ void print_costs(index longest) {
     heed::workspace memory;
     for (const index n : lengths) {
       const matrix query = random_matrix(n, d, 1), key = random_matrix(n, d, 2), value = random_matrix(n, d, 3);
-      const double gflop = 4e-9 * double(n) * double(n) * double(d);  // two products of n x n x d, each a multiplication and an addition
+      const double gflop =
+          4e-9 * double(n) * double(n) * double(d);  // two products of n x n x d, each a multiplication and an addition
       const double naive_bytes = double(sizeof(float)) * double(n) * double(n + 2);
 
       matrix fused(n, d), naive;
@@ -213,23 +220,24 @@ void print_costs(index longest) {
         time = support::seconds(naive_time);
         rate = fixed(gflop / naive_time, 1);
         speed_up = fixed(naive_time / fused_time, 1) + " x";
-        char text[16];
-        std::snprintf(text, sizeof text, "%.0e", double((fused - naive).cwiseAbs().maxCoeff()));
-        difference = text;
+        difference = scientific((fused - naive).cwiseAbs().maxCoeff());
       }
-      table.add({std::to_string(n), time, rate, support::bytes(naive_bytes), support::seconds(fused_time), fixed(gflop / fused_time, 1),
-                 support::bytes(double(memory.capacity())), speed_up, difference});
+      table.add({std::to_string(n), time, rate, support::bytes(naive_bytes), support::seconds(fused_time),
+                 fixed(gflop / fused_time, 1), support::bytes(double(memory.capacity())), speed_up, difference});
     }
   }
   table.print(std::cout);
 }
 
 int run(const std::string& text_file, const std::string& page_file, const std::string& colour, bool quick) {
+  const support::colours depth = support::colours_of_stdout(colour);
+
   // 1. Words and their vectors.
   std::vector<std::string> tokens = support::words_of(support::read_file(text_file, std::size_t(1) << 20));
   if (tokens.size() < 2) throw std::runtime_error("'" + text_file + "' holds fewer than two words");
   constexpr std::size_t most_words = 2000;
-  std::cout << "\nWho attends to whom? " << tokens.size() << " words of " << support::printable(text_file.substr(text_file.rfind('/') + 1));
+  std::cout << "\nWho attends to whom? " << tokens.size() << " words of "
+            << support::printable(text_file.substr(text_file.rfind('/') + 1));
   if (tokens.size() > most_words) {
     std::cout << ", the first " << most_words;
     tokens.resize(most_words);
@@ -239,7 +247,8 @@ int run(const std::string& text_file, const std::string& page_file, const std::s
   matrix x(n, d_model);
   for (index i = 0; i < n; ++i) x.row(i) = embed(tokens[std::size_t(i)]);
 
-  // 2. Projections. One rotation for queries and keys leaves Q K^T = X X^T: alike words score high. `sharpness` is how much that counts.
+  // 2. Projections. One rotation for queries and keys leaves Q K^T = X X^T: alike words score high. `sharpness` is how much that
+  // counts.
   const float sharpness = 12;
   const matrix w_k = random_rotation(1), w_q = sharpness * std::sqrt(float(d_model)) * w_k, w_v = random_rotation(2);
 
@@ -254,20 +263,21 @@ int run(const std::string& text_file, const std::string& page_file, const std::s
 
   const word_pairs pairs = pair_up(tokens, seen.weights);
   const std::vector<link> links = strongest_links(pairs);
-  const support::colours depth = support::colours_of_stdout(colour);
-  std::cout << "Untrained: a word's vector is made of its letters, queries and keys are one random rotation of it, and no word looks at\n"
-               "its own place. So words attend to words that are spelt like them, and to their own repeats.\n\n"
-            << support::bold("The most closely linked words", depth) << " (row looks at column; "
-            << (depth == support::colours::none ? "denser is stronger" : "per cent of the row's weight") << ")\n";
+  std::cout
+      << "Untrained: a word's vector is made of its letters, queries and keys are one random rotation of it, and no word looks at\n"
+         "its own place. So words attend to words that are spelt like them, and to their own repeats.\n\n"
+      << support::bold("The most closely linked words", depth) << " (row looks at column; "
+      << (depth == support::colours::none ? "denser is stronger" : "per cent of the row's weight") << ")\n";
   print_map(pairs, links, depth, support::terminal_width());
   std::cout << "\n" << support::bold("In words", depth) << "\n";
   print_sentences(pairs, links, 10);
-  std::cout << "\n  The fused output and (these weights) x V differ by at most " << difference << ".\n";
+  std::cout << "\n  The fused output and (these weights) x V differ by at most " << scientific(difference) << ".\n";
 
   heed::heatmap_options page;
   page.title = "Who attends to whom?";
   page.note =
-      "Untrained: a word's vector is made of its letters, queries and keys are one random rotation of it, and no word looks at its own "
+      "Untrained: a word's vector is made of its letters, queries and keys are one random rotation of it, and no word looks at its "
+      "own "
       "place. So words attend to words that are spelt like them.";
   std::ofstream file(page_file, std::ios::binary);
   file << heed::heatmap_html(seen.weights, tokens, tokens, page);

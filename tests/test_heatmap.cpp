@@ -119,7 +119,8 @@ TEST_CASE("Labels cannot leave the place they are written in") {
   CHECK(data.find("\\u003c/script\\u003e\\u003cscript\\u003ealert(1)") != std::string::npos);
   CHECK(data.find("\\u0022'\\u0026\\u005c\\u000a\\u0009\\u0001\\u2028\\u001b[2J") != std::string::npos);
   CHECK(data.find("\xE2\x80\xA8") == std::string::npos);
-  CHECK(page.find("<title>&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39;&amp;\\\n\t\xEF\xBF\xBD") != std::string::npos);
+  CHECK(page.find("<title>&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39;&amp;\\\n\t\xEF\xBF\xBD") !=
+        std::string::npos);
 
   const std::string plain_svg = heed::heatmap_svg(matrix::Ones(1, 1), {"a"}, {"a"});
   const std::string svg = heed::heatmap_svg(matrix::Ones(1, 1), {attack}, {attack}, options);
@@ -130,17 +131,19 @@ TEST_CASE("Labels cannot leave the place they are written in") {
 
 TEST_CASE("Bytes that are not UTF-8 become U+FFFD, and UTF-8 stays as it is") {
   const std::string bad = "\xEF\xBF\xBD";
-  const auto shown = [](const std::string& label) { return between(heed::heatmap_html(matrix::Ones(1, 1), {label}, {"x"}), "\"rows\":[\"", "\"]"); };
+  const auto shown = [](const std::string& label) {
+    return between(heed::heatmap_html(matrix::Ones(1, 1), {label}, {"x"}), "\"rows\":[\"", "\"]");
+  };
   CHECK(shown("na\xC3\xAFve \xE2\x80\x9C\xE6\xB0\xB4\xF0\x9F\x90\x87") == "na\xC3\xAFve \xE2\x80\x9C\xE6\xB0\xB4\xF0\x9F\x90\x87");
   CHECK(shown("\xFF") == bad);
   CHECK(shown("a\x80z") == "a" + bad + "z");
-  CHECK(shown("\xC0\xAF") == bad + bad);                    // overlong
-  CHECK(shown("\xE0\x80\xAF") == bad + bad + bad);          // overlong
-  CHECK(shown("\xED\xA0\x80") == bad + bad + bad);          // a surrogate
+  CHECK(shown("\xC0\xAF") == bad + bad);                      // overlong
+  CHECK(shown("\xE0\x80\xAF") == bad + bad + bad);            // overlong
+  CHECK(shown("\xED\xA0\x80") == bad + bad + bad);            // a surrogate
   CHECK(shown("\xF4\x90\x80\x80") == bad + bad + bad + bad);  // past U+10FFFF
-  CHECK(shown("\xE6\xB0") == bad);                          // cut off at the end
-  CHECK(shown("\xE6\xB0q") == bad + "q");                   // cut off before another character
-  CHECK(shown("\xF4\x8F\xBF\xBF") == "\xF4\x8F\xBF\xBF");   // the last one
+  CHECK(shown("\xE6\xB0") == bad);                            // cut off at the end
+  CHECK(shown("\xE6\xB0q") == bad + "q");                     // cut off before another character
+  CHECK(shown("\xF4\x8F\xBF\xBF") == "\xF4\x8F\xBF\xBF");     // the last one
 }
 
 TEST_CASE("Sizes that do not fit are refused, with both named") {
@@ -152,7 +155,8 @@ TEST_CASE("Sizes that do not fit are refused, with both named") {
   heed::heatmap_page page(numbered(3), numbered(4));
   CHECK_THROWS_WITH(page.add(matrix::Ones(4, 4)), "heed::heatmap_page::add: row_labels: size 3 does not match weights' rows 4");
   CHECK_THROWS_WITH(page.html(), "heed::heatmap_page::html: there is no map to show; add one first");
-  CHECK_THROWS_WITH(heed::heatmap_page(numbered(65536), {}), "heed::heatmap_page: 65536 labels are more than the page can index, 65535");
+  CHECK_THROWS_WITH(heed::heatmap_page(numbered(65536), {}),
+                    "heed::heatmap_page: 65536 labels are more than the page can index, 65535");
   heed::heatmap_options options;
   options.keep_per_row = -1;
   CHECK_THROWS_WITH(heed::heatmap_page({}, {}, options), "heed::heatmap_page: keep_per_row must be 0 or more, but is -1");
@@ -166,10 +170,11 @@ TEST_CASE("A page of several heads names each and reaches nothing outside itself
   const std::string html = page.html(), data = data_of(html);
   CHECK(count_of(data, "\"layer\":0,") == 2);
   CHECK(count_of(data, "\"head\":1,\"title\":\"the even one\"") == 1);
-  CHECK(count_of(data, "\"entropy\":0,") == 1);                // one weight a row
-  CHECK(count_of(data, "\"entropy\":0.693147181,") == 1);      // ln 2
+  CHECK(count_of(data, "\"entropy\":0,") == 1);               // one weight a row
+  CHECK(count_of(data, "\"entropy\":0.693147181,") == 1);     // ln 2
   CHECK(count_of(data, "\"max\":0,\"entropy\":null,") == 1);  // nothing in it
-  for (const char* outside : {"http:", "https:", "src=", "href=", "@import", "url(", "fetch(", "XMLHttp"}) CHECK(html.find(outside) == std::string::npos);
+  for (const char* outside : {"http:", "https:", "src=", "href=", "@import", "url(", "fetch(", "XMLHttp"})
+    CHECK(html.find(outside) == std::string::npos);
   CHECK(html.find("default-src 'none'") != std::string::npos);
 }
 

@@ -42,6 +42,13 @@ inline std::string fixed(double value, int digits) {
   return text;
 }
 
+/// A small number by its order: 3e-07.
+inline std::string scientific(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.0e", value);
+  return text;
+}
+
 /// Bytes in the unit that reads best.
 inline std::string bytes(double count) {
   const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};

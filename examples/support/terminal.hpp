@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
 #include <string>
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -34,8 +35,11 @@ inline bool is_terminal(std::FILE* stream) {
 /// `wanted` is always, never or auto.
 inline colours colours_of_stdout(const std::string& wanted) {
   const std::string term = environment("TERM"), depth = environment("COLORTERM");
+  if (wanted != "auto" && wanted != "always" && wanted != "never")
+    throw std::runtime_error("--colour takes auto, always or never, not '" + wanted + "'");
   if (wanted == "never") return colours::none;
-  if (wanted != "always" && (!environment("NO_COLOR").empty() || term.empty() || term == "dumb" || !is_terminal(stdout))) return colours::none;
+  if (wanted != "always" && (!environment("NO_COLOR").empty() || term.empty() || term == "dumb" || !is_terminal(stdout)))
+    return colours::none;
   return depth == "truecolor" || depth == "24bit" ? colours::full : colours::palette;
 }
 
@@ -50,8 +54,8 @@ inline int terminal_width() {
   return 80;
 }
 
-/// Cells of a heat map, three columns each. In colour a cell carries its value in per cent, white on a middle tone that stands off from dark and
-/// from light ground alike; without colour it is a denser and denser character.
+/// Cells of a heat map, three columns each. In colour a cell carries its value in per cent, white on a middle tone that stands off
+/// from dark and from light ground alike; without colour it is a denser and denser character.
 class heat_ink {
  public:
   explicit heat_ink(colours depth) : depth_(depth) {}
@@ -78,7 +82,8 @@ class heat_ink {
     const double place = s * (stops.size() - 1);
     const std::size_t i = (std::min)(static_cast<std::size_t>(place), stops.size() - 2);
     std::array<int, 3> rgb{};
-    for (std::size_t c = 0; c < 3; ++c) rgb[c] = static_cast<int>(std::lround(stops[i][c] + (place - double(i)) * (stops[i + 1][c] - stops[i][c])));
+    for (std::size_t c = 0; c < 3; ++c)
+      rgb[c] = static_cast<int>(std::lround(stops[i][c] + (place - double(i)) * (stops[i + 1][c] - stops[i][c])));
     char code[32];
     if (depth_ == colours::full) {
       std::snprintf(code, sizeof code, "\033[48;2;%d;%d;%dm", rgb[0], rgb[1], rgb[2]);
@@ -93,6 +98,8 @@ class heat_ink {
 };
 
 /// `text` in bold where there are colours.
-inline std::string bold(const std::string& text, colours depth) { return depth == colours::none ? text : "\033[1m" + text + "\033[0m"; }
+inline std::string bold(const std::string& text, colours depth) {
+  return depth == colours::none ? text : "\033[1m" + text + "\033[0m";
+}
 
 }  // namespace support

@@ -20,14 +20,36 @@ inline std::string read_file(const std::string& path, std::size_t limit) {
   return text;
 }
 
-/// Columns that a text takes: one a code point, which holds for alphabets.
+/// Columns that a character takes on a terminal, near enough: none for a combining accent, two for East Asian scripts.
+inline std::size_t display_width(char32_t c) {
+  if (c >= 0x300 && c <= 0x36F) return 0;
+  return (c >= 0x1100 && c <= 0x115F) || (c >= 0x2E80 && c <= 0xD7A3) || (c >= 0xF900 && c <= 0xFAFF) || (c >= 0xFF01 && c <= 0xFF60)
+             ? 2
+             : 1;
+}
+
 inline std::size_t display_width(const std::string& text) {
   std::size_t width = 0;
-  for (std::size_t at = 0; at < text.size(); ++width) heed::detail::next_code_point(text, at);
+  for (std::size_t at = 0; at < text.size();) width += display_width(heed::detail::next_code_point(text, at));
   return width;
 }
 
-/// What was typed or read, with every control character (an escape sequence among them) and every byte that is not UTF-8 replaced: safe to print.
+/// The text, or as much of it as fits into `room` columns with two dots behind it.
+inline std::string clip(const std::string& text, std::size_t room) {
+  if (display_width(text) <= room) return text;
+  std::string clipped;
+  std::size_t width = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const char32_t c = heed::detail::next_code_point(text, at);
+    width += display_width(c);
+    if (width + 2 > room) break;
+    heed::detail::append_utf8(clipped, c);
+  }
+  return clipped + "..";
+}
+
+/// What was typed or read, with every control character (an escape sequence among them) and every byte that is not UTF-8 replaced:
+/// safe to print.
 inline std::string printable(const std::string& text) {
   std::string safe;
   for (std::size_t at = 0; at < text.size();) {
@@ -40,7 +62,8 @@ inline std::string printable(const std::string& text) {
 
 /// Lower case of the alphabets whose capitals lie at a fixed distance: Latin (ASCII and Latin-1), Greek, Cyrillic.
 inline char32_t lower_case(char32_t c) {
-  const bool near = (c >= 'A' && c <= 'Z') || (c >= 0xC0 && c <= 0xDE && c != 0xD7) || (c >= 0x391 && c <= 0x3A9) || (c >= 0x410 && c <= 0x42F);
+  const bool near =
+      (c >= 'A' && c <= 'Z') || (c >= 0xC0 && c <= 0xDE && c != 0xD7) || (c >= 0x391 && c <= 0x3A9) || (c >= 0x410 && c <= 0x42F);
   return near ? c + 0x20 : c >= 0x400 && c <= 0x40F ? c + 0x50 : c;
 }
 
@@ -50,8 +73,8 @@ inline std::u32string lower_case(const std::string& word) {
   return lower;
 }
 
-/// The words of a text, as they are spelt. Punctuation, controls, invisible marks and bytes that are not UTF-8 part words; an apostrophe or a
-/// hyphen between two letters does not; an ideograph is a word of its own.
+/// The words of a text, as they are spelt. Punctuation, controls, invisible marks and bytes that are not UTF-8 part words; an
+/// apostrophe or a hyphen between two letters does not; an ideograph is a word of its own.
 inline std::vector<std::string> words_of(const std::string& text) {
   const auto is_letter = [](char32_t c) {
     if (c < 0x80) return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');

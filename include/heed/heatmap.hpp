@@ -20,9 +20,9 @@
 
 // Pictures of attention: weights and labels in, a page or an SVG out. Not part of heed.hpp: include it where it is wanted.
 //
-// A weight is a finite number, 0 or more. Anything else (NaN, infinity, a negative number) is drawn as a marked cell that says "not a weight".
-// Labels and titles are UTF-8 and may hold anything: they reach the output as text, never as markup or program, and bytes that are not UTF-8
-// become U+FFFD.
+// A weight is a finite number, 0 or more. Anything else (NaN, infinity, a negative number) is drawn as a marked cell that says "not a
+// weight". Labels and titles are UTF-8 and may hold anything: they reach the output as text, never as markup or program, and bytes
+// that are not UTF-8 become U+FFFD.
 
 HEED_NAMESPACE_BEGIN
 
@@ -33,8 +33,8 @@ struct heatmap_options {
   std::string note;
   /// What a row and a column are.
   std::string row_name = "query", col_name = "key";
-  /// A row with more columns than this stores only so many of its largest weights (a page, not an SVG). 0 stores every weight, at 2.7 bytes each;
-  /// a stored weight of a shortened row takes 5.3 bytes. Set it to 16 or so for a page with every head of a model.
+  /// A row with more columns than this stores only so many of its largest weights (a page, not an SVG). 0 stores every weight, at 2.7
+  /// bytes each; a stored weight of a shortened row takes 5.3 bytes. Set it to 16 or so for a page with every head of a model.
   index keep_per_row = 2048;
 };
 
@@ -48,7 +48,8 @@ inline std::string json_text(const std::string& text) {
   std::string out = "\"";
   for (std::size_t at = 0; at < text.size();) {
     const char32_t c = next_code_point(text, at);
-    const bool escape = c < 0x20 || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' || c == 0x7F || c == 0x2028 || c == 0x2029;
+    const bool escape =
+        c < 0x20 || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' || c == 0x7F || c == 0x2028 || c == 0x2029;
     if (!escape) {
       append_utf8(out, c);
       continue;
@@ -65,11 +66,21 @@ inline std::string markup_text(const std::string& text) {
   for (std::size_t at = 0; at < text.size();) {
     const char32_t c = next_code_point(text, at);
     switch (c) {
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '&': out += "&amp;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
       default: {
         const bool is_text = c >= 0x20 && (c < 0x7F || c > 0x9F) && c != 0xFFFE && c != 0xFFFF;
         append_utf8(out, is_text || c == '\t' || c == '\n' ? c : replacement_character);
@@ -91,7 +102,9 @@ inline std::string number_text(double x) {
 inline std::string base64(const std::vector<std::uint16_t>& words) {
   static const char* const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const std::size_t n = 2 * words.size();
-  const auto byte = [&](std::size_t i) { return i < n ? (unsigned(words[i / 2]) >> (i % 2 ? 8 : 0)) & 0xFFu : 0u; };  // little end first
+  const auto byte = [&](std::size_t i) {
+    return i < n ? (unsigned(words[i / 2]) >> (i % 2 ? 8 : 0)) & 0xFFu : 0u;
+  };  // little end first
   std::string out;
   out.reserve((n + 2) / 3 * 4);
   for (std::size_t i = 0; i < n; i += 3) {
@@ -111,7 +124,8 @@ inline void check_labels(const char* function, index rows, index cols, std::size
 /// One page for any number of heads of one pair of sequences: self-contained HTML that needs no network.
 ///
 /// Each head's map is packed when it is added, so a model's maps never stand in memory together: a weight becomes the 16-bit code
-/// round(65534 weight / max), max being the map's largest weight, so what the page says is right to max / 131068. 65535 is "not a weight".
+/// round(65534 weight / max), max being the map's largest weight, so what the page says is right to max / 131068. 65535 is "not a
+/// weight".
 class heatmap_page {
  public:
   /// row_labels: n_q tokens; col_labels: n_kv tokens. Throws std::invalid_argument for more than 65,535 of either.
@@ -119,7 +133,8 @@ class heatmap_page {
       : row_labels_(std::move(row_labels)), col_labels_(std::move(col_labels)), options_(std::move(options)) {
     const std::size_t most = 65535, longest = (std::max)(row_labels_.size(), col_labels_.size());
     if (longest > most) detail::fail_with("heed::heatmap_page: ", longest, " labels are more than the page can index, ", most);
-    if (options_.keep_per_row < 0) detail::fail_with("heed::heatmap_page: keep_per_row must be 0 or more, but is ", options_.keep_per_row);
+    if (options_.keep_per_row < 0)
+      detail::fail_with("heed::heatmap_page: keep_per_row must be 0 or more, but is ", options_.keep_per_row);
   }
 
   /// Adds the map of one head: weights n_q x n_kv, any real scalar. An empty title reads "layer L, head H".
@@ -177,9 +192,9 @@ class heatmap_page {
 
     // Mean over the rows that are whole: a row with a cell that is no weight, or with nothing in it, has no entropy.
     const std::string mean = full_rows > 0 ? detail::number_text(entropy / double(full_rows)) : "null";
-    maps_.push_back("{\"layer\":" + std::to_string(layer) + ",\"head\":" + std::to_string(head) + ",\"title\":" + detail::json_text(title) +
-                    ",\"max\":" + detail::number_text(max) + ",\"entropy\":" + mean + ",\"kept\":" + std::to_string(shortened ? keep : 0) +
-                    ",\"data\":\"" + detail::base64(words) + "\"}");
+    maps_.push_back("{\"layer\":" + std::to_string(layer) + ",\"head\":" + std::to_string(head) +
+                    ",\"title\":" + detail::json_text(title) + ",\"max\":" + detail::number_text(max) + ",\"entropy\":" + mean +
+                    ",\"kept\":" + std::to_string(shortened ? keep : 0) + ",\"data\":\"" + detail::base64(words) + "\"}");
   }
 
   /// The page. Throws std::invalid_argument where no map was added.
@@ -188,8 +203,11 @@ class heatmap_page {
     std::string page = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
     page += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
     // The browser itself is told that this page loads nothing and talks to nobody.
-    page += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n";
-    page += "<title>" + detail::markup_text(options_.title) + "</title>\n<style>" + detail::heatmap_style + "</style>\n</head>\n<body>";
+    page +=
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src "
+        "'unsafe-inline'\">\n";
+    page +=
+        "<title>" + detail::markup_text(options_.title) + "</title>\n<style>" + detail::heatmap_style + "</style>\n</head>\n<body>";
     page += detail::heatmap_body;
     page += "<script type=\"application/json\" id=\"data\">{\"title\":" + detail::json_text(options_.title);
     page += ",\"note\":" + detail::json_text(options_.note) + ",\"row_name\":" + detail::json_text(options_.row_name);
@@ -226,8 +244,8 @@ std::string heatmap_html(const Eigen::DenseBase<Derived>& weights, const std::ve
   return page.html();
 }
 
-/// A still picture of one matrix of weights, n_q x n_kv: SVG for light and dark ground. More than 160 rows or columns are drawn in blocks, each with
-/// its largest weight. Throws std::invalid_argument where labels and weights do not have the same sizes.
+/// A still picture of one matrix of weights, n_q x n_kv: SVG for light and dark ground. More than 160 rows or columns are drawn in
+/// blocks, each with its largest weight. Throws std::invalid_argument where labels and weights do not have the same sizes.
 template <typename Derived>
 std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vector<std::string>& row_labels,
                         const std::vector<std::string>& col_labels, const heatmap_options& options = {}) {
@@ -235,15 +253,19 @@ std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vec
   detail::check_labels("heatmap_svg", values.rows(), values.cols(), row_labels.size(), col_labels.size());
   const index n_q = values.rows(), n_kv = values.cols(), longest = (std::max)((std::max)(n_q, n_kv), index(1));
   const index block = (longest + 159) / 160, side = (longest + block - 1) / block;
-  const index cell = (std::max)(index(5), (std::min)(index(22), 760 / side)), every = (12 + cell - 1) / cell;  // pixels; blocks a label
-  const index left = 120, top = 150, width = left + cell * ((n_kv + block - 1) / block) + 10, height = top + cell * ((n_q + block - 1) / block) + 10;
+  const index cell = (std::max)(index(5), (std::min)(index(22), 760 / side)),
+              every = (12 + cell - 1) / cell;  // pixels; blocks a label
+  const index left = 120, top = 150, width = left + cell * ((n_kv + block - 1) / block) + 10,
+              height = top + cell * ((n_q + block - 1) / block) + 10;
 
   double max = 0;
   for (index r = 0; r < n_q; ++r)
     for (index c = 0; c < n_kv; ++c)
       if (detail::is_weight(values(r, c))) max = (std::max)(max, values(r, c));
 
-  const auto label_of = [](const std::vector<std::string>& labels, index i) { return detail::markup_text(labels[static_cast<std::size_t>(i)]); };
+  const auto label_of = [](const std::vector<std::string>& labels, index i) {
+    return detail::markup_text(labels[static_cast<std::size_t>(i)]);
+  };
   const auto short_label = [&](const std::vector<std::string>& labels, index i) {
     std::string text;
     const std::string& all = labels[static_cast<std::size_t>(i)];
@@ -258,16 +280,17 @@ std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vec
   std::ostringstream svg;
   svg.imbue(std::locale::classic());
   svg.precision(3);
-  svg << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " << width << " " << height << "\" width=\"" << width << "\" height=\"" << height
-      << "\" role=\"img\" aria-labelledby=\"heatmap-title heatmap-note\">\n<title id=\"heatmap-title\">" << detail::markup_text(options.title)
-      << "</title>\n<desc id=\"heatmap-note\">" << detail::markup_text(options.note) << " Rows: " << detail::markup_text(options.row_name)
-      << ". Columns: " << detail::markup_text(options.col_name) << ". The darkest cell is " << max << ".</desc>\n"
+  svg << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " << width << " " << height << "\" width=\"" << width
+      << "\" height=\"" << height << "\" role=\"img\" aria-labelledby=\"heatmap-title heatmap-note\">\n<title id=\"heatmap-title\">"
+      << detail::markup_text(options.title) << "</title>\n<desc id=\"heatmap-note\">" << detail::markup_text(options.note)
+      << " Rows: " << detail::markup_text(options.row_name) << ". Columns: " << detail::markup_text(options.col_name)
+      << ". The darkest cell is " << max << ".</desc>\n"
       << "<style>text{font:11px system-ui,'DejaVu Sans',sans-serif;fill:#57535f}.t{font-size:15px;font-weight:600}.w{fill:#b0155f}"
       << ".x{fill:#00a3a3}@media(prefers-color-scheme:dark){text{fill:#b5b0c0}.w{fill:#ff8f5a}}</style>\n"
       << "<text class=\"t\" x=\"10\" y=\"22\">" << detail::markup_text(options.title) << "</text>\n";
   for (index r = 0; r * block < n_q; r += every)
-    svg << "<text x=\"" << left - 6 << "\" y=\"" << top + r * cell + cell / 2 + 4 << "\" text-anchor=\"end\">" << short_label(row_labels, r * block)
-        << "</text>\n";
+    svg << "<text x=\"" << left - 6 << "\" y=\"" << top + r * cell + cell / 2 + 4 << "\" text-anchor=\"end\">"
+        << short_label(row_labels, r * block) << "</text>\n";
   for (index c = 0; c * block < n_kv; c += every)
     svg << "<text transform=\"translate(" << left + c * cell + cell / 2 + 4 << " " << top - 6 << ") rotate(-90)\">"
         << short_label(col_labels, c * block) << "</text>\n";
@@ -283,9 +306,10 @@ std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vec
       }
       const double w = values(at_r, at_c), ink = detail::is_weight(w) ? (max > 0 ? std::sqrt(w / max) : 0) : 1;
       if (ink < 0.02) continue;  // cannot be told from the ground
-      svg << "<rect class=\"" << (detail::is_weight(w) ? 'w' : 'x') << "\" x=\"" << left + c / block * cell << "\" y=\"" << top + r / block * cell
-          << "\" width=\"" << cell - (cell > 8) << "\" height=\"" << cell - (cell > 8) << "\" fill-opacity=\"" << ink << "\"><title>"
-          << label_of(row_labels, at_r) << " \xE2\x86\x92 " << label_of(col_labels, at_c) << ": ";
+      svg << "<rect class=\"" << (detail::is_weight(w) ? 'w' : 'x') << "\" x=\"" << left + c / block * cell << "\" y=\""
+          << top + r / block * cell << "\" width=\"" << cell - (cell > 8) << "\" height=\"" << cell - (cell > 8)
+          << "\" fill-opacity=\"" << ink << "\"><title>" << label_of(row_labels, at_r) << " \xE2\x86\x92 "
+          << label_of(col_labels, at_c) << ": ";
       if (detail::is_weight(w)) {
         svg << w;
       } else {

@@ -19,11 +19,21 @@ bool write(const std::string& file, const std::string& page) {
   return static_cast<bool>(out.flush());
 }
 
-/// Two layers of three heads: one looks at itself, one at the token before, one at all so far. One cell is no weight; two labels attack.
+/// Two layers of three heads: one looks at itself, one at the token before, one at all so far. One cell is no weight; two labels
+/// attack.
 std::string heads_page() {
-  const std::vector<std::string> tokens = {
-      "Alice", "was", "beginning", "to", "get", "</script><script>window.hacked = 1</script>", "<img src=x onerror=\"window.hacked = 1\">", "of",
-      "sitting", "by", "h\xC3\xA9r", "line\nend"};
+  const std::vector<std::string> tokens = {"Alice",
+                                           "was",
+                                           "beginning",
+                                           "to",
+                                           "get",
+                                           "</script><script>window.hacked = 1</script>",
+                                           "<img src=x onerror=\"window.hacked = 1\">",
+                                           "of",
+                                           "sitting",
+                                           "by",
+                                           "h\xC3\xA9r",
+                                           "line\nend"};
   const index n = static_cast<index>(tokens.size());
   heed::heatmap_options options;
   options.title = "Six heads <b>of</b> twelve tokens";

@@ -2,8 +2,8 @@
 
 #include <heed/detail/abi.hpp>
 
-// The page that heatmap.hpp fills: style, body and program as text. It reads one JSON block, #data, and reaches nothing outside itself; every
-// label enters the document as text, never as markup.
+// The page that heatmap.hpp fills: style, body and program as text. It reads one JSON block, #data, and reaches nothing outside
+// itself; every label enters the document as text, never as markup.
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
