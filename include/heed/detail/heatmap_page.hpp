@@ -257,20 +257,22 @@ function draw() {
   pen.clip();
   const w = box.w / view.w, h = box.h / view.h;
   const x = c => box.x + (c - view.c) * w, y = r => box.y + (r - view.r) * h;
-  pen.fillStyle = accent;
-  pen.globalAlpha = 0.14;
-  if (chosen.row !== null) pen.fillRect(box.x, y(chosen.row), box.w, Math.max(h, 1));
-  if (chosen.col !== null) pen.fillRect(x(chosen.col), box.y, Math.max(w, 1), box.h);
+  pen.strokeStyle = accent;  // a frame, not a veil: the colours inside keep their meaning
+  if (chosen.row !== null) pen.strokeRect(box.x - 2, y(chosen.row) - 0.5, box.w + 4, h + 1);
+  if (chosen.col !== null) pen.strokeRect(x(chosen.col) - 0.5, box.y - 2, w + 1, box.h + 4);
   if (cell) {
     pen.globalAlpha = 0.45;
     pen.fillStyle = ink;
-    pen.fillRect(box.x, y(cell.r + 0.5) - 0.5, box.w, 1);
-    pen.fillRect(x(cell.c + 0.5) - 0.5, box.y, 1, box.h);
+    const cx = x(cell.c), cy = y(cell.r);  // lines from the axes' labels to the cell, and on, but not across it
+    pen.fillRect(box.x, cy + h / 2 - 0.5, cx - box.x, 1);
+    pen.fillRect(cx + w, cy + h / 2 - 0.5, box.x + box.w - cx - w, 1);
+    pen.fillRect(cx + w / 2 - 0.5, box.y, 1, cy - box.y);
+    pen.fillRect(cx + w / 2 - 0.5, cy + h, 1, box.y + box.h - cy - h);
     pen.globalAlpha = 1;
     pen.strokeStyle = ink;
     pen.lineWidth = 2;
     const grow = Math.max(0, (8 - Math.min(w, h)) / 2);
-    pen.strokeRect(x(cell.c) - grow, y(cell.r) - grow, w + 2 * grow, h + 2 * grow);
+    pen.strokeRect(cx - grow, cy - grow, w + 2 * grow, h + 2 * grow);
   }
   pen.restore();
 }
