@@ -281,10 +281,9 @@ std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vec
   svg.imbue(std::locale::classic());
   svg.precision(3);
   svg << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " << width << " " << height << "\" width=\"" << width
-      << "\" height=\"" << height << "\" role=\"img\" aria-labelledby=\"heatmap-title heatmap-note\">\n<title id=\"heatmap-title\">"
-      << detail::markup_text(options.title) << "</title>\n<desc id=\"heatmap-note\">" << detail::markup_text(options.note)
-      << " Rows: " << detail::markup_text(options.row_name) << ". Columns: " << detail::markup_text(options.col_name)
-      << ". The darkest cell is " << max << ".</desc>\n"
+      << "\" height=\"" << height << "\" role=\"img\">\n<title>" << detail::markup_text(options.title) << "</title>\n<desc>"
+      << detail::markup_text(options.note) << " Rows: " << detail::markup_text(options.row_name)
+      << ". Columns: " << detail::markup_text(options.col_name) << ". The strongest cell is " << max << ".</desc>\n"
       << "<style>text{font:11px system-ui,'DejaVu Sans',sans-serif;fill:#57535f}.t{font-size:15px;font-weight:600}.w{fill:#b0155f}"
       << ".x{fill:#00a3a3}@media(prefers-color-scheme:dark){text{fill:#b5b0c0}.w{fill:#ff8f5a}}</style>\n"
       << "<text class=\"t\" x=\"10\" y=\"22\">" << detail::markup_text(options.title) << "</text>\n";
