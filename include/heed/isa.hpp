@@ -1,10 +1,53 @@
 #pragma once
 
-#include <heed/detail/abi.hpp>
+#include <heed/detail/check.hpp>
+#include <heed/detail/cpu.hpp>
+
+#include <atomic>
+#include <vector>
 
 HEED_NAMESPACE_BEGIN
 
-/// The instruction set a call's kernels are compiled for; `automatic` is the best one this CPU has.
+/// The instruction set a call's kernels are compiled for; `automatic` is the best one this CPU has. `baseline` is what every CPU of the
+/// architecture has: SSE2 on x86-64, NEON on AArch64.
 enum class isa : unsigned char { automatic, baseline, avx2, avx512 };
+
+/// "automatic", "baseline", "avx2" or "avx512".
+constexpr const char* name(isa target) {
+  return target == isa::avx512 ? "avx512" : target == isa::avx2 ? "avx2" : target == isa::baseline ? "baseline" : "automatic";
+}
+
+/// The instruction sets that this CPU and operating system have kernels for, the best last.
+inline std::vector<isa> available_isas() {
+  std::vector<isa> available{isa::baseline};
+  if (detail::cpu().avx2) available.push_back(isa::avx2);
+  if (detail::cpu().avx512) available.push_back(isa::avx512);
+  return available;
+}
+
+/// What `automatic` stands for on this CPU unless set_target has said otherwise.
+inline isa best_isa() { return detail::cpu().avx512 ? isa::avx512 : detail::cpu().avx2 ? isa::avx2 : isa::baseline; }
+
+namespace detail {
+inline std::atomic<isa>& target_slot() {
+  static std::atomic<isa> slot{isa::automatic};
+  return slot;
+}
+
+/// The instruction set to run. Asking for one that this CPU lacks is an error that names both.
+inline isa resolve(isa target) {
+  if (target == isa::automatic) target = target_slot().load(std::memory_order_relaxed);
+  if (target == isa::automatic) return best_isa();
+  if (target > best_isa()) fail_with("heed: target ", name(target), " is not available: the best that this CPU has is ", name(best_isa()));
+  return target;
+}
+}  // namespace detail
+
+/// Makes `target` what `automatic` stands for in this process, for comparisons and tests. automatic: back to the best.
+/// Throws std::invalid_argument for an instruction set that this CPU lacks.
+inline void set_target(isa target) {
+  if (target != isa::automatic) detail::resolve(target);
+  detail::target_slot().store(target, std::memory_order_relaxed);
+}
 
 HEED_NAMESPACE_END

@@ -73,24 +73,45 @@ struct score_params {
   size b = 0, h = 0;            // which head of which sequence this is, for the hooks
 };
 
+/// The key or value rows of one head as a kernel reads them: the plain twin of stored_rows.
+template <typename Stored>
+struct row_source {
+  const Stored* data = nullptr;
+  size row = 0, col = 1;          // strides, in elements
+  const size* pages = nullptr;    // row j is row j % page_rows of page pages[j / page_rows]; null: rows lie one `row` apart
+  size page_rows = 1, page_stride = 0;
+  const float* scales = nullptr;  // the factor of each row; null: 1
+  size scale_row = 0, scale_page_stride = 0;
+};
+
 /// One head: query rows [row_begin, row_end) against keys [0, n_kv). Strides count elements.
-template <typename In, typename Acc>
+template <typename In, typename Stored, typename Acc>
 struct forward_params {
   const In* query = nullptr;
-  const In* key = nullptr;
-  const In* value = nullptr;
-  In* out = nullptr;
-  Acc* lse = nullptr;  // natural log, one for each query row; null: not wanted
   size query_row = 0, query_col = 1;
-  size key_row = 0, key_col = 1;
-  size value_row = 0, value_col = 1;
+  row_source<Stored> key, value;
+  In* out = nullptr;
   size out_row = 0, out_col = 1;
+  Acc* lse = nullptr;  // natural log, one for each query row; null: not wanted
   size lse_row = 1;
   size row_begin = 0, row_end = 0;
   size n_kv = 0, d_k = 0, d_v = 0;
   score_params<Acc> score;
-  void* scratch = nullptr;  // 64-byte aligned, as large as the kernel's scratch_bytes says
+  void* scratch = nullptr;  // 64-byte aligned, forward_scratch elements of the accumulator type
 };
+
+/// Keys whose scores are in scratch at a time.
+constexpr size forward_block = 128;
+
+/// Rows of a copied block are padded to the widest vector of any instruction set.
+constexpr size padded_row(size n) { return (n + 15) / 16 * 16; }
+
+/// Elements of scratch that a call with blocks of `width` queries needs: the packed queries, the scores, the sums of values, which pairs are seen
+/// (as bytes, at most one element a pair), and copies of a block of keys and of values where they cannot be read in place.
+constexpr size forward_scratch(size width, size d_k, size d_v, size n_kv, bool copies) {
+  const size block = n_kv < forward_block ? n_kv : forward_block;
+  return width * (padded_row(d_k) + 2 * block + padded_row(d_v)) + (copies ? block * (padded_row(d_k) + padded_row(d_v)) : 0);
+}
 
 }  // namespace detail
 HEED_NAMESPACE_END

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <heed/detail/params.hpp>
+
+// Everything that the text of a kernel may need is included here, before the first region: a header that is read inside one would
+// be compiled for another instruction set than the rest of the program.
+#if defined(__x86_64__)
+#define HEED_X86 1
+#include <immintrin.h>
+#else
+#define HEED_X86 0
+#endif
+#if defined(__aarch64__)
+#define HEED_NEON 1
+#include <arm_neon.h>
+#else
+#define HEED_NEON 0
+#endif
+
+// A region compiles its functions for an instruction set that the user's flags need not name. Text inside a region is
+//   HEED_NAMESPACE_BEGIN
+//   HEED_BEGIN_AVX512           (or _AVX2, _BASELINE; each opens its namespace, detail::avx512, ...)
+//   ...
+//   HEED_END_REGION
+//   HEED_NAMESPACE_END
+// and keeps to raw pointers and plain structs: no Eigen, no std:: calls, no lambdas, statics, allocation or exceptions.
+//
+// Each namespace has two vector types, f32 and f64. One file an instruction set defines the same operations for both:
+//   V::scalar, V::lanes           float or double; how many
+//   V::tile_rows, V::tile_vectors the register tile: tile_rows x tile_vectors accumulators, tile_vectors operands, a broadcast
+//   V::zero()  V::broadcast(x)    every lane the same
+//   V::load(p)  V::load(p, n)     lanes side by side, any alignment; with n (0 <= n <= lanes) the rest are 0 and memory behind is not touched
+//   v.store(p)  v.store(p, n)     the mirror image. f32 also loads and stores bfloat16_bits* and half_bits* (stores round to nearest even)
+//   a + b  a - b  a * b  a / b    fma(a, b, c) = a * b + c, one rounding where the CPU has it
+//   max(a, b)                     a > b ? a : b, so b where either is NaN (unless the build promises that there are none)
+//   abs(a)  with_sign(a, b)       |a|; |a| with the sign of b
+//   round(a)                      to the nearest integer, |a| < 2^22
+//   scale(a, n)                   a * 2^n for integers n; a and the result are normal numbers
+//   V::mask                       a truth value a lane: & | ~, any(m), all(m)
+//   less(a, b)  not_less(a, b)    compares; with a NaN less is false and not_less true, whatever the compiler is told about NaN
+//   not_finite(a)                 infinite or NaN, from the bits
+//   V::first(n)                   a mask of lanes 0 .. n - 1, for any n
+//   V::load_mask(p, n)            a mask from n bools (0 <= n <= lanes), the rest false
+//   select(m, a, b)               m ? a : b
+//   transpose(v)                  v[lanes], in place
+//   sum(a)                        of all lanes
+//   sums(v)                       v[lanes] -> one vector, lane i the sum of v[i]
+// and prefetch(p), which asks for a cache line in the second level.
+
+#define HEED_INLINE __attribute__((always_inline)) inline
+
+#if defined(__clang__)
+#define HEED_TARGET_AVX2 _Pragma("clang attribute push(__attribute__((target(\"avx2,fma,f16c\"))), apply_to = function)")
+#define HEED_TARGET_AVX512 \
+  _Pragma("clang attribute push(__attribute__((target(\"avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c\"))), apply_to = function)")
+#define HEED_TARGET_BASELINE _Pragma("clang attribute push")
+#define HEED_TARGET_POP _Pragma("clang attribute pop")
+#else
+#define HEED_TARGET_AVX2 _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,fma,f16c\")")
+#define HEED_TARGET_AVX512 _Pragma("GCC push_options") _Pragma("GCC target(\"avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c\")")
+#define HEED_TARGET_BASELINE _Pragma("GCC push_options")
+#define HEED_TARGET_POP _Pragma("GCC pop_options")
+#endif
+
+#define HEED_BEGIN_BASELINE HEED_TARGET_BASELINE namespace detail { namespace baseline {
+#define HEED_BEGIN_AVX2 HEED_TARGET_AVX2 namespace detail { namespace avx2 {
+#define HEED_BEGIN_AVX512 HEED_TARGET_AVX512 namespace detail { namespace avx512 {
+#define HEED_END_REGION } } HEED_TARGET_POP
+
+// Unrolls a loop whose constant trip count is at most 16.
+#if defined(__clang__)
+#define HEED_UNROLL _Pragma("unroll")
+#else
+#define HEED_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+HEED_NAMESPACE_BEGIN
+namespace detail {
+HEED_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+}  // namespace detail
+HEED_NAMESPACE_END
