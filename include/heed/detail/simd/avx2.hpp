@@ -49,6 +49,9 @@ struct f32 {
     return _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
   }
   HEED_INLINE __m128i narrow(const half_bits*) const { return _mm256_cvtps_ph(reg, _MM_FROUND_TO_NEAREST_INT); }
+  HEED_INLINE static f32 load(const std::int8_t* p) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))};
+  }
   template <typename Bits>
   HEED_INLINE static f32 load(const Bits* p) {
     return widen(p, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

@@ -42,6 +42,12 @@ struct f32 {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16));
   }
   HEED_INLINE __m256i narrow(const half_bits*) const { return _mm512_cvtps_ph(reg, _MM_FROUND_TO_NEAREST_INT); }
+  HEED_INLINE static f32 load(const std::int8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+  }
+  HEED_INLINE static f32 load(const std::int8_t* p, size n) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first_bits(n), p)))};
+  }
   template <typename Bits>
   HEED_INLINE static f32 load(const Bits* p) {
     return widen(p, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

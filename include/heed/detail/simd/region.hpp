@@ -30,7 +30,8 @@
 //   V::tile_rows, V::tile_vectors the register tile: tile_rows x tile_vectors accumulators, tile_vectors operands, a broadcast
 //   V::zero()  V::broadcast(x)    every lane the same
 //   V::load(p)  V::load(p, n)     lanes side by side, any alignment; with n (0 <= n <= lanes) the rest are 0 and memory behind is not touched
-//   v.store(p)  v.store(p, n)     the mirror image. f32 also loads and stores bfloat16_bits* and half_bits* (stores round to nearest even)
+//   v.store(p)  v.store(p, n)     the mirror image. f32 also loads and stores bfloat16_bits* and half_bits*
+//                               (stores round to nearest even), and loads std::int8_t*
 //   a + b  a - b  a * b  a / b    fma(a, b, c) = a * b + c, one rounding where the CPU has it
 //   max(a, b)                     a > b ? a : b, so b where either is NaN (unless the build promises that there are none)
 //   abs(a)  with_sign(a, b)       |a|; |a| with the sign of b

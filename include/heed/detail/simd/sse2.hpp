@@ -32,6 +32,13 @@ struct f32 {
   HEED_INLINE static f32 load(const float* p) { return {_mm_loadu_ps(p)}; }
   HEED_INLINE void store(float* p) const { _mm_storeu_ps(p, reg); }
 
+  HEED_INLINE static f32 load(const std::int8_t* p) {
+    int bytes;
+    __builtin_memcpy(&bytes, p, 4);
+    const __m128i zero = _mm_setzero_si128();
+    const __m128i high = _mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, _mm_cvtsi32_si128(bytes)));  // each byte at the top of 32 bits
+    return {_mm_cvtepi32_ps(_mm_srai_epi32(high, 24))};
+  }
   HEED_INLINE static __m128i choose(__m128i m, __m128i a, __m128i b) { return _mm_or_si128(_mm_and_si128(m, a), _mm_andnot_si128(m, b)); }
   HEED_INLINE static f32 load(const bfloat16_bits* p) {
     return {_mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))};
