@@ -5,8 +5,8 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// All query rows that share one key/value head, against the keys [j_begin, j_end). Row r is query r % n_q of head r / n_q of the group.
-/// What comes out is a part: sums over these keys only, not divided by the sum of the weights and without a sink.
+/// All query rows that share one key/value head, against the keys [j_begin, j_end). Row r is query r % n_q of head r / n_q of the
+/// group. What comes out is a part: sums over these keys only, not divided by the sum of the weights and without a sink.
 template <typename Stored, typename Acc>
 struct decode_params {
   const Acc* query = nullptr;  // rows x d_k
@@ -16,17 +16,17 @@ struct decode_params {
   size rows = 0, n_q = 1;
   size d_k = 0, d_v = 0;
   size j_begin = 0, j_end = 0;
-  Acc* out = nullptr;  // rows x d_v, dense: sum over j of 2^(s - max) times value j
-  Acc* max = nullptr;  // the largest score s of each row in units of log 2; the lowest finite number if there is none
-  Acc* sum = nullptr;  // sum over j of 2^(s - max); 0: the row saw no key
+  Acc* out = nullptr;       // rows x d_v, dense: sum over j of 2^(s - max) times value j
+  Acc* max = nullptr;       // the largest score s of each row in units of log 2; the lowest finite number if there is none
+  Acc* sum = nullptr;       // sum over j of 2^(s - max); 0: the row saw no key
   void* scratch = nullptr;  // 64-byte aligned, decode_scratch elements of the accumulator type
 };
 
 /// Keys that are scored, then weighed, then summed up: their K and V rows stay in the nearer caches, and each block asks for the next.
 constexpr size decode_block = 64;
 
-/// Elements of scratch that a call needs: packed queries, scores, running sums, maxima and rescales of the rows, copies of a block of keys and
-/// values, and which pairs of the block are seen.
+/// Elements of scratch that a call needs: packed queries, scores, running sums, maxima and rescales of the rows, copies of a block of
+/// keys and values, and which pairs of the block are seen.
 constexpr size decode_scratch(size rows, size d_k, size d_v) {
   return rows * (padded_row(d_k) + 2 * decode_block) + padded_row(rows) * 18 + decode_block * (padded_row(d_k) + padded_row(d_v));
 }

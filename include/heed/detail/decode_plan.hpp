@@ -1,0 +1,184 @@
+#pragma once
+
+#include <heed/detail/decode_params.hpp>
+#include <heed/detail/dispatch.hpp>
+#include <heed/detail/problem.hpp>
+#include <heed/executor.hpp>
+#include <heed/workspace.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <new>
+#include <type_traits>
+
+HEED_NAMESPACE_BEGIN
+namespace detail {
+
+/// The kernels of one instruction set for queries of one type and keys and values of another.
+template <typename Query, typename Stored, typename Acc>
+struct decode_kernel {
+  void (*load_query)(const Query*, size row, size col, size rows, size cols, Acc* to, size to_row) noexcept;
+  void (*run)(const decode_params<Stored, Acc>&) noexcept;
+};
+
+template <typename Query, typename Stored, typename Acc>
+decode_kernel<Query, Stored, Acc> select_decode(isa target) {
+  constexpr bool wide = std::is_same<Acc, double>::value;
+  switch (resolve(target)) {
+#if HEED_X86
+    case isa::avx512: {
+      using V = std::conditional_t<wide, avx512::f64, avx512::f32>;
+      return {avx512::load_block<V, Query>, avx512::decode<V, Stored>};
+    }
+    case isa::avx2: {
+      using V = std::conditional_t<wide, avx2::f64, avx2::f32>;
+      return {avx2::load_block<V, Query>, avx2::decode<V, Stored>};
+    }
+#endif
+    default: {
+      using V = std::conditional_t<wide, baseline::f64, baseline::f32>;
+      return {baseline::load_block<V, Query>, baseline::decode<V, Stored>};
+    }
+  }
+}
+
+/// Whether every sequence has few enough queries for decode to beat the kernels that hold a block of queries along the lanes.
+template <typename Scalar, typename Stored>
+bool is_decode(const problem<Scalar, Stored>& p) {
+  for (index b = 0; b < p.batch(); ++b)
+    if (p.n_q(b) > 4 || p.n_q(b) * p.group() > 32) return false;
+  return true;
+}
+
+/// Keys that one task reads. It follows from the number of keys alone, so that neither threads nor the rest of a batch change a
+/// result.
+inline index decode_part(index n_kv) { return (std::max)(index(512), (n_kv / 32 + decode_block - 1) / decode_block * decode_block); }
+
+/// The keys of sequence b that any of its queries may see by position, cut into parts.
+struct decode_cut {
+  index begin = 0, end = 0, part = 1;
+  index parts() const { return (end - begin + part - 1) / part; }
+};
+template <typename Scalar, typename Stored>
+decode_cut cut_keys(const problem<Scalar, Stored>& p, index b) {
+  const detail::band band = p.band(b);
+  decode_cut cut;
+  cut.end = (std::min)(p.n_kv(b), (std::max)(index(0), p.n_q(b) + band.high));
+  cut.begin = (std::min)(cut.end, (std::max)(index(0), band.low));
+  cut.part = decode_part(p.n_kv(b));
+  return cut;
+}
+
+/// What the parts of one key/value head leave for each query row: sums of weighed values, maxima in units of log 2, sums of weights.
+template <typename Acc>
+struct decode_results {
+  Acc* data;
+  index rows, d_v;
+
+  index part_size() const { return rows * (d_v + 2); }
+  Acc* out(index part, index row) const { return data + part * part_size() + row * d_v; }
+  Acc& max(index part, index row) const { return data[part * part_size() + rows * d_v + row]; }
+  Acc& sum(index part, index row) const { return data[part * part_size() + rows * (d_v + 1) + row]; }
+};
+
+/// Merges the parts of one row, in their order, with the sink of its head, into the first. Returns the natural log-sum-exp.
+template <typename Acc>
+Acc merge_parts(const decode_results<Acc>& results, index parts, index row, const score_params<Acc>& score) {
+  constexpr double ln2 = 0.69314718055994531;
+  const Acc sink = static_cast<Acc>(score.sink / ln2);
+  Acc top = score.has_sink ? sink : std::numeric_limits<Acc>::lowest();
+  for (index s = 0; s < parts; ++s) top = (std::max)(top, results.max(s, row));
+  Acc* const out = results.out(0, row);
+  Acc sum = score.has_sink ? std::exp2(sink - top) : Acc(0);
+  for (index s = 0; s < parts; ++s) {
+    const Acc weight = std::exp2(results.max(s, row) - top);
+    const Acc* const part = results.out(s, row);
+    for (index c = 0; c < results.d_v; ++c) out[c] = s == 0 ? weight * part[c] : out[c] + weight * part[c];
+    sum += weight * results.sum(s, row);
+  }
+  if (bits_of(sum) == 0) return negative_infinity<Acc>();  // no key and no sink: out is 0 already
+  for (index c = 0; c < results.d_v; ++c) out[c] /= sum;
+  return static_cast<Acc>(top * ln2 + std::log(static_cast<double>(sum)));
+}
+
+/// Few queries against many keys. A task is all query rows of one key/value head against a part of its keys; then the parts of each
+/// head are merged in a fixed order.
+template <typename Scalar, typename Stored>
+void decode(const problem<Scalar, Stored>& p, workspace& memory) {
+  using Acc = accumulator_t<Scalar>;
+  using Query = kernel_scalar<Scalar>;
+  using In = kernel_scalar<Stored>;
+  const auto kernel = select_decode<Query, In, Acc>(p.options.target);
+  const index batch = p.batch(), kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols;
+  index longest = 1, most_rows = 0;  // parts of a sequence: at least one, which may have no key
+  for (index b = 0; b < batch; ++b) {
+    longest = (std::max)(longest, cut_keys(p, b).parts());
+    most_rows = (std::max)(most_rows, p.n_q(b) * group);
+  }
+  const index tasks = batch * kv_heads * longest;
+  const int workers =
+      static_cast<int>((std::min)(tasks, index(p.options.executor ? p.options.executor->workers() : p.options.threads)));
+
+  const auto padded = [](index bytes) { return (bytes + 63) / 64 * 64; };
+  const index score_bytes = padded(group * index(sizeof(score_params<Acc>)));
+  const index query_bytes = padded(most_rows * padded_row(d_k) * index(sizeof(Acc)));
+  const index worker_bytes = score_bytes + query_bytes + padded(decode_scratch(most_rows, d_k, d_v) * index(sizeof(Acc)));
+  const index result_size = most_rows * (d_v + 2);
+  unsigned char* const scratch =
+      static_cast<unsigned char*>(memory.reserve(workers * worker_bytes + tasks * result_size * index(sizeof(Acc))));
+  Acc* const results = reinterpret_cast<Acc*>(scratch + workers * worker_bytes);
+  const auto results_of = [&](index b, index h_kv) {
+    return decode_results<Acc>{results + (b * kv_heads + h_kv) * longest * result_size, p.n_q(b) * group, d_v};
+  };
+
+  for_each_task(tasks, workers, p.options.executor, [&](index task, int worker) {
+    const index part = task % longest, h_kv = task / longest % kv_heads, b = task / longest / kv_heads;
+    const decode_cut cut = cut_keys(p, b);
+    if (part > 0 && part >= cut.parts()) return;
+    unsigned char* const own = scratch + worker * worker_bytes;
+    score_params<Acc>* const score = reinterpret_cast<score_params<Acc>*>(own);
+    Acc* const query = reinterpret_cast<Acc*>(own + score_bytes);
+    for (index g = 0; g < group; ++g) {
+      const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + g);
+      new (score + g) score_params<Acc>(head.score);
+      kernel.load_query(reinterpret_cast<const Query*>(head.query.data), head.query.row_stride, head.query.col_stride, p.n_q(b), d_k,
+                        query + g * p.n_q(b) * padded_row(d_k), padded_row(d_k));
+    }
+    const head_problem<Scalar, Stored> head = p.head(b, h_kv * group);
+    const decode_results<Acc> result = results_of(b, h_kv);
+    decode_params<In, Acc> params;
+    params.query = query;
+    params.query_row = padded_row(d_k);
+    params.key = source_of(head.key);
+    params.value = source_of(head.value);
+    params.score = score;
+    params.rows = p.n_q(b) * group;
+    params.n_q = p.n_q(b);
+    params.d_k = d_k;
+    params.d_v = d_v;
+    params.j_begin = cut.begin + part * cut.part;
+    params.j_end = (std::min)(params.j_begin + cut.part, cut.end);
+    params.out = result.out(part, 0);
+    params.max = &result.max(part, 0);
+    params.sum = &result.sum(part, 0);
+    params.scratch = own + score_bytes + query_bytes;
+    if (params.rows > 0) kernel.run(params);
+  });
+
+  for_each_task(batch * kv_heads, workers, p.options.executor, [&](index task, int) {
+    const index h_kv = task % kv_heads, b = task / kv_heads;
+    const decode_results<Acc> result = results_of(b, h_kv);
+    const index parts = (std::max)(index(1), cut_keys(p, b).parts());
+    for (index row = 0; row < result.rows; ++row) {
+      const index i = row % p.n_q(b);
+      const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + row / p.n_q(b));
+      const Acc lse = merge_parts(result, parts, row, head.score);
+      for (index c = 0; c < d_v; ++c) head.out(i, c) = Scalar(result.out(0, row)[c]);
+      if (head.lse.data) head.lse(i, 0) = lse;
+    }
+  });
+}
+
+}  // namespace detail
+HEED_NAMESPACE_END

@@ -1,0 +1,144 @@
+#include <heed/detail/decode_plan.hpp>
+#include <heed/paged_kv_cache.hpp>
+#include <heed/reference.hpp>
+
+#include <vector>
+
+#include "support/isas.hpp"
+#include "support/variations.hpp"
+
+namespace {
+
+/// One head by decode, whatever its shape: what decode is chosen for is another matter.
+auto decode_on(heed::isa target) {
+  return [target](const auto& query, const auto& key, const auto& value, heed::attention_options options, const auto&... terms) {
+    using Scalar = typename std::decay_t<decltype(query)>::Scalar;
+    options.target = target;
+    heed::attention_result<Scalar> result(query.rows(), value.cols());
+    heed::workspace memory;
+    heed::detail::decode(
+        heed::detail::make_problem<Scalar>("decode", heed::view(query), heed::view(key), heed::view(value),
+                                           heed::writable_view(result.out), heed::writable_view(result.lse), options, terms...),
+        memory);
+    return result;
+  };
+}
+
+/// Several heads of several sequences: [batch, heads, n, d].
+template <typename Scalar>
+struct heads_example {
+  using accumulator = heed::accumulator_t<Scalar>;
+
+  heed::index batch = 2, num_heads, num_kv_heads, n_q, n_kv, d_k, d_v;
+  heed::rows<Scalar> query, key, value;  // each row of a head, one after the other
+  heed::attention_options options;
+
+  heads_example(heed::index heads, heed::index kv_heads, heed::index queries, heed::index keys, heed::index key_dim,
+                heed::index value_dim)
+      : num_heads(heads),
+        num_kv_heads(kv_heads),
+        n_q(queries),
+        n_kv(keys),
+        d_k(key_dim),
+        d_v(value_dim),
+        query(testing::random_rows<Scalar>(2 * heads * queries, key_dim, 1)),
+        key(testing::random_rows<Scalar>(2 * kv_heads * keys, key_dim, 2)),
+        value(testing::random_rows<Scalar>(2 * kv_heads * keys, value_dim, 3)) {}
+
+  template <typename Other>
+  heads_example<Other> cast() const {
+    heads_example<Other> other(num_heads, num_kv_heads, n_q, n_kv, d_k, d_v);
+    other.query = query.template cast<Other>();
+    other.key = key.template cast<Other>();
+    other.value = value.template cast<Other>();
+    other.options = options;
+    return other;
+  }
+  /// run(problem) on freshly made outputs.
+  template <typename Run, typename... Terms>
+  heed::attention_result<Scalar> run(const Run& run_problem, const Terms&... terms) const {
+    heed::attention_result<Scalar> result(batch * num_heads * n_q, d_v);
+    run_problem(heed::detail::make_problem<Scalar>(
+        "decode", heed::bhnd(query.data(), batch, num_heads, n_q, d_k), heed::bhnd(key.data(), batch, num_kv_heads, n_kv, d_k),
+        heed::bhnd(value.data(), batch, num_kv_heads, n_kv, d_v), heed::bhnd(result.out.data(), batch, num_heads, n_q, d_v),
+        heed::bhnd(result.lse.data(), batch, num_heads, n_q, 1), options, terms...));
+    return result;
+  }
+};
+
+const auto decode = [](const auto& problem) {
+  heed::workspace memory;
+  heed::detail::decode(problem, memory);
+};
+const auto reference = [](const auto& problem) { heed::detail::reference(problem); };
+
+template <typename Scalar, typename... Terms>
+void check_heads(const heads_example<Scalar>& e, const Terms&... terms) {
+  const heed::attention_result<Scalar> got = e.run(decode, terms...), same = e.run(reference, terms...);
+  const auto exact = e.template cast<testing::wider_t<Scalar>>().run(reference);
+  testing::check_as_exact_as(got.out, same.out, exact.out);
+  testing::check_as_exact_as(got.lse, same.lse, exact.lse, 1);
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("decode is as exact as the reference", "", float, double, Eigen::half, Eigen::bfloat16) {
+  for (const heed::isa target : testing::isas()) {
+    INFO(testing::name_of(target));
+    testing::check_path_everywhere<TestType>(decode_on(target));
+    testing::check_hidden_values<TestType>(decode_on(target));
+  }
+}
+
+TEMPLATE_TEST_CASE("decode: groups of heads, short queries and many parts", "", float, double, Eigen::bfloat16) {
+  for (const heed::isa target : testing::isas())
+    for (const heed::index group : {1, 2, 3, 4, 7})
+      for (const heed::index n_q : {1, 3}) {
+        CAPTURE(testing::name_of(target), group, n_q);
+        heads_example<TestType> e(2 * group, 2, n_q, 1100, 48, 80);
+        e.options.target = target;
+        check_heads(e);
+        e.options.causal = heed::causal::bottom_right;
+        check_heads(e);
+        e.options.window_left = 600;
+        check_heads(e);
+      }
+}
+
+TEST_CASE("decode: every thread count gives the same bits") {
+  heads_example<float> e(4, 2, 2, 3000, 32, 32);
+  const heed::attention_result<float> one = e.run(decode);
+  for (const int threads : {2, 3, 8}) {
+    e.options.threads = threads;
+    const heed::attention_result<float> many = e.run(decode);
+    CHECK(many.out == one.out);
+    CHECK(many.lse == one.lse);
+  }
+}
+
+TEMPLATE_TEST_CASE("decode: strides and alignment", "", float, Eigen::half) {
+  using scalar = TestType;
+  const testing::example<scalar> e(2, 70, 33, 20);
+  using column_major = Eigen::Matrix<scalar, Eigen::Dynamic, Eigen::Dynamic>;
+  for (const heed::isa target : testing::isas()) {
+    CAPTURE(testing::name_of(target));
+    const auto path = decode_on(target);
+    SECTION("column-major keys and values") {
+      const column_major query = e.query, key = e.key, value = e.value;
+      testing::check_result(path(query, key, value, e.options), e);
+    }
+    SECTION("rows that begin anywhere") {
+      heed::rows<scalar> packed = heed::rows<scalar>::Zero(70, 1 + 33 + 20 + 5);
+      packed.middleCols(1, 33) = e.key;
+      packed.middleCols(34, 20) = e.value;
+      testing::check_result(path(e.query, packed.middleCols(1, 33), packed.middleCols(34, 20), e.options), e);
+    }
+    SECTION("every second column") {
+      heed::rows<scalar> spread = heed::rows<scalar>::Zero(70, 66);
+      using strided = Eigen::Map<heed::rows<scalar>, 0, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
+      strided key(spread.data(), 70, 33, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>(66, 2));
+      key = e.key;
+      testing::check_result(path(e.query, key, e.value, e.options), e);
+    }
+  }
+}
