@@ -2,38 +2,95 @@
 
 #include <heed/attention.hpp>
 #include <heed/detail/check.hpp>
+#include <heed/detail/gemm.hpp>
 #include <heed/detail/inputs.hpp>
 #include <heed/multi_head.hpp>
+#include <heed/options.hpp>
+#include <heed/workspace.hpp>
+
+#include <type_traits>
 
 HEED_NAMESPACE_BEGIN
 
-/// X W, a linear layer without bias: x n x d_model, weight d_model x d_out -> n x d_out.
-/// Throws std::invalid_argument where x's columns are not weight's rows.
-template <typename X, typename Weight>
-auto project(const X& x, const Weight& weight) {
-  static_assert(detail::is_eigen<X> && detail::is_eigen<Weight>, "x and weight must be Eigen matrices, Maps, blocks or expressions");
-  using Scalar = typename detail::scalar_of<X>::type;
-  static_assert(std::is_same<Scalar, typename detail::scalar_of<Weight>::type>::value, "x and weight must have one scalar type");
-  detail::check_equal("project", "weight: rows", weight.rows(), "x's d_model", x.cols());
-  rows<Scalar, Weight::ColsAtCompileTime> out = x * weight;
-  return out;
-}
-
 /// The three projections of a sequence: query = X W_Q, key = X W_K, value = X W_V.
-template <typename Scalar, int Dk = Eigen::Dynamic, int Dv = Eigen::Dynamic>
+template <typename Scalar, int Dq = Eigen::Dynamic, int Dk = Eigen::Dynamic, int Dv = Eigen::Dynamic>
 struct qkv {
-  rows<Scalar, Dk> query, key;
+  qkv(index n, index d_q, index d_k, index d_v) : query(n, d_q), key(n, d_k), value(n, d_v) {}
+  rows<Scalar, Dq> query;
+  rows<Scalar, Dk> key;
   rows<Scalar, Dv> value;
 };
 
-/// Q = X W_Q, K = X W_K, V = X W_V, without bias: x n x d_model, w_q and w_k d_model x d_k, w_v d_model x d_v.
-/// Throws std::invalid_argument where the sizes do not fit together.
+namespace detail {
+/// x and one weight at the door, both of one scalar type.
+template <typename X, typename Weight>
+constexpr void check_projection_types() {
+  static_assert(is_eigen<X> && is_eigen<Weight>, "x and the weights must be Eigen matrices, Maps, blocks or expressions");
+  static_assert(std::is_same<typename scalar_of<X>::type, typename scalar_of<Weight>::type>::value,
+                "x and the weights must have one scalar type: cast the others to it");
+}
+
+template <typename Scalar>
+matrix_view<Scalar> whole(const tensor_view<Scalar>& view) {
+  return view.head(0, 0, 0, view.rows);
+}
+}  // namespace detail
+
+/// X W, a linear layer without bias, into the caller's own memory: x n x d_model, weight d_model x d_out -> out n x d_out.
+///
+/// Of the options, target, threads and executor matter; the result is bitwise the same for every number of threads. half and bfloat16 are
+/// summed up in float and rounded once. out must have its size already and may not overlap the inputs. Throws std::invalid_argument for
+/// sizes that do not fit together, before anything is written. Allocates nothing once `memory` has grown and when the inputs lie in memory.
+template <typename X, typename Weight, typename Out>
+void project_into(const X& x, const Weight& weight, Out&& out, const attention_options& options, workspace& memory) {
+  detail::check_projection_types<X, Weight>();
+  using Scalar = typename X::Scalar;
+  static_assert(std::is_same<Scalar, typename std::decay_t<Out>::Scalar>::value, "out must have the scalar type of x");
+  detail::check_options("project_into", options);
+  detail::check_equal("project_into", "weight: rows", weight.rows(), "x's d_model", x.cols());
+  detail::check_equal("project_into", "out: rows", out.rows(), "x's rows", x.rows());
+  detail::check_equal("project_into", "out: columns", out.cols(), "weight's columns", weight.cols());
+  const detail::input<Scalar, X> x_in(x);
+  const detail::input<Scalar, Weight> w_in(weight);
+  detail::project<Scalar, 1>(detail::whole(x_in.view), {{detail::whole(w_in.view), detail::whole(writable_view(out))}}, options, memory);
+}
+
+/// X W, a linear layer without bias: x n x d_model, weight d_model x d_out -> n x d_out. See project_into.
+/// Throws std::invalid_argument where x's columns are not weight's rows.
+template <typename X, typename Weight>
+auto project(const X& x, const Weight& weight, const attention_options& options = {}) {
+  detail::check_projection_types<X, Weight>();
+  detail::check_equal("project", "weight: rows", weight.rows(), "x's d_model", x.cols());
+  rows<typename X::Scalar, Weight::ColsAtCompileTime> out(x.rows(), weight.cols());
+  workspace memory;
+  project_into(x, weight, out, options, memory);
+  return out;
+}
+
+/// Q = X W_Q, K = X W_K, V = X W_V, without bias: x n x d_model, w_q d_model x d_q, w_k d_model x d_k, w_v d_model x d_v.
+/// x is read once for all three. Throws std::invalid_argument where the sizes do not fit together. See project_into.
 template <typename X, typename Wq, typename Wk, typename Wv>
-auto project_qkv(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v) {
+auto project_qkv(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options = {}) {
+  detail::check_projection_types<X, Wq>();
+  detail::check_projection_types<X, Wk>();
+  detail::check_projection_types<X, Wv>();
+  using Scalar = typename X::Scalar;
+  detail::check_options("project_qkv", options);
   detail::check_equal("project_qkv", "w_q: rows", w_q.rows(), "x's d_model", x.cols());
   detail::check_equal("project_qkv", "w_k: rows", w_k.rows(), "x's d_model", x.cols());
   detail::check_equal("project_qkv", "w_v: rows", w_v.rows(), "x's d_model", x.cols());
-  return qkv<typename X::Scalar, Wq::ColsAtCompileTime, Wv::ColsAtCompileTime>{project(x, w_q), project(x, w_k), project(x, w_v)};
+  const detail::input<Scalar, X> x_in(x);
+  const detail::input<Scalar, Wq> q_in(w_q);
+  const detail::input<Scalar, Wk> k_in(w_k);
+  const detail::input<Scalar, Wv> v_in(w_v);
+  qkv<Scalar, Wq::ColsAtCompileTime, Wk::ColsAtCompileTime, Wv::ColsAtCompileTime> out(x.rows(), w_q.cols(), w_k.cols(), w_v.cols());
+  workspace memory;
+  detail::project<Scalar, 3>(detail::whole(x_in.view),
+                             {{detail::whole(q_in.view), detail::whole(writable_view(out.query))},
+                              {detail::whole(k_in.view), detail::whole(writable_view(out.key))},
+                              {detail::whole(v_in.view), detail::whole(writable_view(out.value))}},
+                             options, memory);
+  return out;
 }
 
 /// Self-attention of one sequence: attention(X W_Q, X W_K, X W_V).
@@ -41,7 +98,7 @@ auto project_qkv(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v) {
 /// x n x d_model, w_q and w_k d_model x d_k, w_v d_model x d_v -> n x d_v. Throws std::invalid_argument where the sizes do not fit together.
 template <typename X, typename Wq, typename Wk, typename Wv, typename... Terms>
 auto self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options = {}, const Terms&... terms) {
-  const auto projected = project_qkv(x, w_q, w_k, w_v);
+  const auto projected = project_qkv(x, w_q, w_k, w_v, options);
   return attention(projected.query, projected.key, projected.value, options, terms...);
 }
 
@@ -49,8 +106,28 @@ auto self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, con
 template <typename X, typename Wq, typename Wk, typename Wv, typename... Terms>
 auto self_attention_batch(const X& x, index batch, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options = {},
                           const Terms&... terms) {
-  const auto projected = project_qkv(x, w_q, w_k, w_v);
+  const auto projected = project_qkv(x, w_q, w_k, w_v, options);
   return multi_head_attention(projected.query, projected.key, projected.value, 1, 1, options, batch, terms...);
+}
+
+/// The whole multi-head layer (Vaswani et al. 2017, section 3.2.2) of `batch` sequences of one length, one below the other: the three
+/// projections, the heads, and W_O.
+///
+/// x [batch * n, d_model], w_q d_model x (num_heads * d_k), w_k d_model x (num_kv_heads * d_k), w_v d_model x (num_kv_heads * d_v),
+/// w_o (num_heads * d_v) x d_out -> [batch * n, d_out]. Head h is columns [h * d, (h + 1) * d) of a projection. A row that sees no key is 0.
+/// Throws std::invalid_argument where the sizes do not fit together.
+template <typename X, typename Wq, typename Wk, typename Wv, typename Wo, typename... Terms>
+auto multi_head_self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const Wo& w_o, index num_heads, index num_kv_heads,
+                               const attention_options& options = {}, index batch = 1, const Terms&... terms) {
+  constexpr const char* name = "multi_head_self_attention";
+  detail::check_projection_types<X, Wo>();
+  detail::check_heads(name, "w_q", w_q.cols(), "num_heads", num_heads);
+  detail::check_heads(name, "w_k", w_k.cols(), "num_kv_heads", num_kv_heads);
+  detail::check_heads(name, "w_v", w_v.cols(), "num_kv_heads", num_kv_heads);
+  detail::check_equal(name, "w_o: rows", w_o.rows(), "num_heads * d_v", num_heads * (w_v.cols() / num_kv_heads));
+  const auto projected = project_qkv(x, w_q, w_k, w_v, options);
+  return project(multi_head_attention(projected.query, projected.key, projected.value, num_heads, num_kv_heads, options, batch, terms...), w_o,
+                 options);
 }
 
 HEED_NAMESPACE_END
