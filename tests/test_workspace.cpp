@@ -1,0 +1,125 @@
+// The promise of attention_into: nothing is allocated once the workspace has grown. Two counters watch: every operator new of the
+// program, and Eigen's own check of its malloc (EIGEN_RUNTIME_NO_MALLOC), made to throw.
+
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+/// Thrown where Eigen finds a condition broken; it allocates nothing itself.
+struct broken_condition : std::exception {
+  explicit broken_condition(const char* text) : condition(text) {}
+  const char* what() const noexcept override { return condition; }
+  const char* condition;
+};
+#define EIGEN_RUNTIME_NO_MALLOC
+#define eigen_assert(condition) \
+  if (!(condition)) throw broken_condition(#condition)
+
+#include <heed/multi_head.hpp>
+#include <heed/workspace.hpp>
+
+#include "support/example.hpp"
+#include "support/isas.hpp"
+
+namespace {
+long allocations = 0;
+
+void* counted(std::size_t size, std::size_t alignment) {
+  ++allocations;
+  size = (size + alignment - 1) / alignment * alignment;
+  if (void* memory = std::aligned_alloc(alignment, size ? size : alignment)) return memory;
+  throw std::bad_alloc();
+}
+}  // namespace
+
+void* operator new(std::size_t size) { return counted(size, alignof(std::max_align_t)); }
+void* operator new[](std::size_t size) { return counted(size, alignof(std::max_align_t)); }
+void* operator new(std::size_t size, std::align_val_t alignment) { return counted(size, static_cast<std::size_t>(alignment)); }
+void* operator new[](std::size_t size, std::align_val_t alignment) { return counted(size, static_cast<std::size_t>(alignment)); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace {
+
+/// How often a call allocates: through operator new, or once more if Eigen wanted to.
+template <typename Call>
+long allocations_of(const Call& call) {
+  const long before = allocations;
+  Eigen::internal::set_is_malloc_allowed(false);
+  long by_eigen = 0;
+  try {
+    call();
+  } catch (const broken_condition&) {
+    by_eigen = 1;
+  }
+  Eigen::internal::set_is_malloc_allowed(true);
+  return allocations - before + by_eigen;
+}
+
+}  // namespace
+
+TEST_CASE("the counters see what they are there for") {
+  CHECK(allocations_of([] {}) == 0);
+  CHECK(allocations_of([] { delete new int; }) == 1);
+  CHECK(allocations_of([] { Eigen::VectorXf(100).setZero(); }) == 1);
+  const testing::example<float> e(20, 30, 8, 4);
+  CHECK(allocations_of([&] { heed::reference_attention(e.query, e.key, e.value); }) > 0);
+}
+
+TEMPLATE_TEST_CASE("attention_into allocates nothing once its workspace has grown", "", float, double, Eigen::bfloat16, Eigen::half) {
+  for (const heed::isa target : testing::isas())
+    for (const heed::index n_q : {1, 5, 100})
+      for (const heed::causal causal : {heed::causal::none, heed::causal::bottom_right}) {
+        CAPTURE(testing::name_of(target), n_q);
+        testing::example<TestType> e(n_q, 300, 32, 24);
+        e.options.target = target;
+        e.options.causal = causal;
+        e.bias = testing::random_rows<heed::accumulator_t<TestType>>(n_q, 300, 4);
+        e.keep = testing::random_mask(n_q, 300, 5);
+        heed::attention_result<TestType> result(n_q, 24);
+        const Eigen::Matrix<TestType, Eigen::Dynamic, Eigen::Dynamic> columns =
+            e.key;  // what must be packed is packed in the workspace
+        heed::workspace memory;
+        const auto call = [&] {
+          heed::attention_into(e.query, columns, e.value, result.out, result.lse, e.options, memory, heed::bias(e.bias),
+                               heed::keep(e.keep));
+        };
+        call();
+        CHECK(allocations_of(call) == 0);
+        testing::check_result(result, e);
+      }
+}
+
+TEST_CASE("multi_head_attention_into allocates nothing once its workspace has grown") {
+  const heed::index batch = 2, heads = 4, kv_heads = 2, n_kv = 200, d = 32;
+  for (const heed::index n_q : {1, 70}) {
+    const heed::rows<float> query = testing::random_rows<float>(batch * heads * n_q, d, 1),
+                            key = testing::random_rows<float>(batch * kv_heads * n_kv, d, 2);
+    heed::rows<float> out(batch * heads * n_q, d);
+    heed::workspace memory;
+    const auto call = [&] {
+      const auto keys = heed::bhnd(key.data(), batch, kv_heads, n_kv, d);
+      heed::multi_head_attention_into(heed::bhnd(query.data(), batch, heads, n_q, d), keys, keys,
+                                      heed::bhnd(out.data(), batch, heads, n_q, d), {}, {}, memory);
+    };
+    call();
+    CHECK(allocations_of(call) == 0);
+  }
+}
+
+TEST_CASE("a workspace gives aligned memory and grows to the largest need") {
+  heed::workspace memory;
+  CHECK(memory.capacity() == 0);
+  for (const heed::index bytes : {1, 1000, 10}) CHECK(reinterpret_cast<std::uintptr_t>(memory.reserve(bytes)) % 64 == 0);
+  CHECK(memory.capacity() == 1000);
+  const long before = allocations;
+  memory.reserve(1000);
+  CHECK(allocations == before);
+}
