@@ -37,7 +37,7 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
     for (index i = 0; i < m; ++i)
       for (index c = 0; c < query.cols(); ++c) query(i, c) = Acc(p.query(i0 + i, c));
     rows<Acc> out = rows<Acc>::Constant(m, p.value.cols, Acc(0));
-    row_vector<Acc> max = row_vector<Acc>::Constant(m, score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest()));
+    row_vector<Acc> largest = row_vector<Acc>::Constant(m, score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest()));
     row_vector<Acc> sum = row_vector<Acc>::Constant(m, score.has_sink ? Acc(1) : Acc(0));
 
     // the keys that the band leaves to this block of queries
@@ -48,7 +48,7 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
       rows<Acc> weights = query * load_rows<Acc>(p.key, j0, n).transpose();
       for (index i = 0; i < m; ++i) {
         seen.clear();
-        Acc new_max = max(i);
+        Acc new_max = largest(i);
         for (index j = 0; j < n; ++j) {
           if (!visible(score, i0 + i, j0 + j)) continue;
           weights(i, j) = score_of(score, weights(i, j), i0 + i, j0 + j);
@@ -56,8 +56,8 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
           seen.push_back(j);
           if (weights(i, j) > new_max) new_max = weights(i, j);
         }
-        const Acc rescale = exp(max(i) - new_max);
-        max(i) = new_max;
+        const Acc rescale = exp(largest(i) - new_max);
+        largest(i) = new_max;
         sum(i) *= rescale;
         out.row(i) *= rescale;
         for (const index j : seen) {  // a hidden pair is skipped: 0 times a NaN behind the mask would be NaN
@@ -71,7 +71,7 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
     for (index i = 0; i < m; ++i) {
       const bool empty = sum(i) == Acc(0);  // no key, and no sink
       for (index c = 0; c < p.value.cols; ++c) p.out(i0 + i, c) = Scalar(empty ? Acc(0) : Acc(out(i, c) / sum(i)));
-      if (p.lse.data) p.lse(i0 + i, 0) = empty ? negative_infinity<Acc>() : Acc(max(i) + log(sum(i)));
+      if (p.lse.data) p.lse(i0 + i, 0) = empty ? negative_infinity<Acc>() : Acc(largest(i) + log(sum(i)));
     }
   }
 }

@@ -33,7 +33,8 @@
 //   v.store(p)  v.store(p, n)     the mirror image. f32 also loads and stores bfloat16_bits* and half_bits*
 //                               (stores round to nearest even), and loads std::int8_t*
 //   a + b  a - b  a * b  a / b    fma(a, b, c) = a * b + c, one rounding where the CPU has it
-//   max(a, b)                     a > b ? a : b, so b where either is NaN (unless the build promises that there are none)
+//   (max)(a, b)                   a > b ? a : b, so b where either is NaN (unless the build promises that there are none);
+//                               in parentheses, because a Windows header makes a macro of max
 //   abs(a)  with_sign(a, b)       |a|; |a| with the sign of b
 //   round(a)                      to the nearest integer, |a| < 2^22
 //   scale(a, n)                   a * 2^n for integers n; a and the result are normal numbers
