@@ -97,6 +97,7 @@ struct forward_params {
   size row_begin = 0, row_end = 0;
   size n_kv = 0, d_k = 0, d_v = 0;
   score_params<Acc> score;
+  size group = 1;           // blocks of queries that go through the keys together, at most forward_group_limit
   void* scratch = nullptr;  // 64-byte aligned, forward_scratch elements of the accumulator type
 };
 
@@ -106,11 +107,21 @@ constexpr size forward_block = 128;
 /// Rows of a copied block are padded to the widest vector of any instruction set.
 constexpr size padded_row(size n) { return (n + 15) / 16 * 16; }
 
-/// Elements of scratch that a call with blocks of `width` queries needs: the packed queries, the scores, the sums of values, which pairs are seen
-/// (as bytes, at most one element a pair), and copies of a block of keys and of values where they cannot be read in place.
-constexpr size forward_scratch(size width, size d_k, size d_v, size n_kv, bool copies) {
+/// How many blocks of `width` queries go through the keys together. Keys and values that stay in the second-level cache are as near for the
+/// next block of queries as the queries would be; others, and those that must be copied, are shared by as many as keep it half free.
+constexpr size forward_group_limit = 8;
+constexpr size forward_group(size width, size element, size d_k, size d_v, size n_kv, bool copies) {
+  constexpr size near = size(1) << 20, shared = size(320) << 10;  // bytes
+  if (!copies && n_kv * (d_k + d_v) * element <= near) return 1;
+  const size group = shared / (width * (padded_row(d_k) + padded_row(d_v)) * element);
+  return group < 1 ? 1 : group > forward_group_limit ? forward_group_limit : group;
+}
+
+/// Elements of scratch that a call with blocks of `width` queries needs: packed queries and sums of values of each block that goes together, the
+/// scores, which pairs are seen (bytes, no more than one element a pair), and copies of a block of keys and of values.
+constexpr size forward_scratch(size width, size group, size d_k, size d_v, size n_kv, bool copies) {
   const size block = n_kv < forward_block ? n_kv : forward_block;
-  return width * (padded_row(d_k) + 2 * block + padded_row(d_v)) + (copies ? block * (padded_row(d_k) + padded_row(d_v)) : 0);
+  return width * (group * (padded_row(d_k) + padded_row(d_v)) + 2 * block) + (copies ? block * (padded_row(d_k) + padded_row(d_v)) : 0);
 }
 
 }  // namespace detail

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <heed/detail/decode_plan.hpp>
 #include <heed/detail/dispatch.hpp>
 #include <heed/detail/problem.hpp>
 #include <heed/executor.hpp>
@@ -57,7 +58,10 @@ void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
   const index task_rows = task_units * unit, tasks_per_head = (longest + task_rows - 1) / task_rows;
 
   const bool copies = !reads_in_place<Acc>(p.key) || !reads_in_place<Acc>(p.value);
-  const index scratch = forward_scratch(kernel.block_rows, p.query.cols, p.value.cols, p.key.rows, copies) * index(sizeof(Acc));
+  const index group = (std::min)(forward_group(kernel.block_rows, sizeof(Acc), p.query.cols, p.value.cols, p.key.rows, copies),
+                                 (longest + kernel.block_rows - 1) / kernel.block_rows);
+  const index scratch =
+      forward_scratch(kernel.block_rows, (std::max)(group, index(1)), p.query.cols, p.value.cols, p.key.rows, copies) * index(sizeof(Acc));
   const index padded = (scratch + 63) / 64 * 64;
   char* const base = static_cast<char*>(memory.reserve(padded * workers));
 
@@ -67,6 +71,7 @@ void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
     auto params = params_of(p.head(head / p.num_heads(), head % p.num_heads()));
     params.row_begin = piece * task_rows;
     params.row_end = (std::min)(params.row_begin + task_rows, p.n_q(head / p.num_heads()));
+    params.group = (std::max)(group, index(1));
     params.scratch = base + padded * worker;
     kernel.run(params);
   });
@@ -76,7 +81,7 @@ void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
 template <typename Scalar, typename Stored>
 void forward(const problem<Scalar, Stored>& p, workspace& memory) {
   if constexpr (has_kernels<Scalar, Stored>) {
-    forward_blocks(p, memory);
+    is_decode(p) ? decode(p, memory) : forward_blocks(p, memory);
   } else {
     streaming(p);
   }
