@@ -43,11 +43,15 @@ decode_kernel<Query, Stored, Acc> select_decode(isa target) {
   }
 }
 
-/// Whether every sequence has few enough queries for decode to beat the kernels that hold a block of queries along the lanes.
+/// Whether every sequence has so few queries for its keys that decode beats the forward kernel. That one spends as much on a single
+/// query as on a vector of them and reads the keys once for each query head; decode spends in proportion, but takes blocks with hidden
+/// pairs row by row. Measured on AVX-512: one query wins from a few keys on, 4 from some hundred, 8 from two thousand, 16 never by
+/// much. Block masks stay with the forward kernel, which does not read what they hide.
 template <typename Scalar, typename Stored>
 bool is_decode(const problem<Scalar, Stored>& p) {
+  if (p.terms.blocks) return false;
   for (index b = 0; b < p.batch(); ++b)
-    if (p.n_q(b) > 4 || p.n_q(b) * p.group() > 32) return false;
+    if (p.n_q(b) > 1 && (p.n_q(b) > 8 || p.n_kv(b) < 256 * p.n_q(b))) return false;
   return true;
 }
 
@@ -78,7 +82,7 @@ struct decode_results {
 
   index part_size() const { return rows * (d_v + 2); }
   Acc* out(index part, index row) const { return data + part * part_size() + row * d_v; }
-  Acc& max(index part, index row) const { return data[part * part_size() + rows * d_v + row]; }
+  Acc& largest(index part, index row) const { return data[part * part_size() + rows * d_v + row]; }
   Acc& sum(index part, index row) const { return data[part * part_size() + rows * (d_v + 1) + row]; }
 };
 
@@ -88,11 +92,11 @@ Acc merge_parts(const decode_results<Acc>& results, index parts, index row, cons
   constexpr double ln2 = 0.69314718055994531;
   const Acc sink = static_cast<Acc>(score.sink / ln2);
   Acc top = score.has_sink ? sink : std::numeric_limits<Acc>::lowest();
-  for (index s = 0; s < parts; ++s) top = (std::max)(top, results.max(s, row));
+  for (index s = 0; s < parts; ++s) top = (std::max)(top, results.largest(s, row));
   Acc* const out = results.out(0, row);
   Acc sum = score.has_sink ? std::exp2(sink - top) : Acc(0);
   for (index s = 0; s < parts; ++s) {
-    const Acc weight = std::exp2(results.max(s, row) - top);
+    const Acc weight = std::exp2(results.largest(s, row) - top);
     const Acc* const part = results.out(s, row);
     for (index c = 0; c < results.d_v; ++c) out[c] = s == 0 ? weight * part[c] : out[c] + weight * part[c];
     sum += weight * results.sum(s, row);
@@ -160,7 +164,7 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory) {
     params.j_begin = cut.begin + part * cut.part;
     params.j_end = (std::min)(params.j_begin + cut.part, cut.end);
     params.out = result.out(part, 0);
-    params.max = &result.max(part, 0);
+    params.max = &result.largest(part, 0);
     params.sum = &result.sum(part, 0);
     params.scratch = own + score_bytes + query_bytes;
     if (params.rows > 0) kernel.run(params);
