@@ -8,7 +8,10 @@
 // instruction set, Eigen's alignment, relaxed arithmetic, exceptions. Two translation units built with different flags then
 // hold different symbols, and link and run side by side.
 
-#if defined(__AVX512F__)
+/// HEED_PORTABLE, if a user defines it, leaves out all that is written for one kind of CPU: the kernels are plain loops.
+#if defined(HEED_PORTABLE)
+#define HEED_ABI_ISA portable
+#elif defined(__AVX512F__)
 #define HEED_ABI_ISA avx512
 #elif defined(__AVX2__)
 #define HEED_ABI_ISA avx2

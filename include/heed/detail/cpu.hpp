@@ -17,7 +17,7 @@ struct cpu_features {
 
 inline cpu_features detect_cpu() {
   cpu_features features;
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(HEED_PORTABLE)
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid(1, &a, &b, &c, &d)) return features;
   constexpr unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;

@@ -6,6 +6,8 @@
 #include <heed/detail/score.hpp>
 #include <heed/detail/simd/avx2.hpp>
 #include <heed/detail/simd/avx512.hpp>
+#include <heed/detail/simd/neon.hpp>
+#include <heed/detail/simd/portable.hpp>
 #include <heed/detail/simd/sse2.hpp>
 
 // The kernels, once for each instruction set. Everything is a template: what a program does not call is not compiled.

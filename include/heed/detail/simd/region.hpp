@@ -4,13 +4,13 @@
 
 // Everything that the text of a kernel may need is included here, before the first region: a header that is read inside one would
 // be compiled for another instruction set than the rest of the program.
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(HEED_PORTABLE)
 #define HEED_X86 1
 #include <immintrin.h>
 #else
 #define HEED_X86 0
 #endif
-#if defined(__aarch64__)
+#if defined(__aarch64__) && !defined(HEED_PORTABLE)
 #define HEED_NEON 1
 #include <arm_neon.h>
 #else

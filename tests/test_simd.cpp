@@ -1,0 +1,330 @@
+#include <heed/detail/kernels.hpp>
+#include <heed/isa.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "catch.hpp"
+
+// Every operation of every instruction set's vectors against the same on one number, and the exponential against long double.
+
+HEED_NAMESPACE_BEGIN
+HEED_BEGIN_BASELINE
+#include "simd_operations.inc"
+HEED_END_REGION
+#if HEED_X86
+HEED_BEGIN_AVX2
+#include "simd_operations.inc"
+HEED_END_REGION
+HEED_BEGIN_AVX512
+#include "simd_operations.inc"
+HEED_END_REGION
+#endif
+HEED_NAMESPACE_END
+
+namespace {
+
+using heed::detail::bfloat16_bits;
+using heed::detail::half_bits;
+using heed::detail::size;
+
+/// The functions of one instruction set for one vector type.
+#define OPERATIONS(set, vector)                                              \
+  struct set##_##vector {                                                    \
+    using V = heed::detail::set::vector;                                     \
+    using S = V::scalar;                                                     \
+    using operation = heed::detail::set::operation;                          \
+    static bool on_this_cpu() { return heed::best_isa() >= heed::isa::set; } \
+    static constexpr auto apply = heed::detail::set::apply<V>;               \
+    static constexpr auto transpose = heed::detail::set::apply_transpose<V>; \
+    static constexpr auto sum = heed::detail::set::apply_sum<V>;             \
+    static constexpr auto masks = heed::detail::set::apply_masks<V>;         \
+    template <typename In>                                                   \
+    static void partial(const In* from, size n, S* out, In* part) {          \
+      heed::detail::set::apply_partial<V, In>(from, n, out, part);           \
+    }                                                                        \
+    template <typename Bits>                                                 \
+    static void widen(const Bits* from, S* out) {                            \
+      heed::detail::set::apply_widen<V, Bits>(from, out);                    \
+    }                                                                        \
+    template <typename Bits>                                                 \
+    static void narrow(const S* from, Bits* out) {                           \
+      heed::detail::set::apply_narrow<V, Bits>(from, out);                   \
+    }                                                                        \
+  }
+
+OPERATIONS(baseline, f32);
+OPERATIONS(baseline, f64);
+#if HEED_X86
+OPERATIONS(avx2, f32);
+OPERATIONS(avx2, f64);
+OPERATIONS(avx512, f32);
+OPERATIONS(avx512, f64);
+#define ALL_F32 baseline_f32, avx2_f32, avx512_f32
+#define ALL_F64 baseline_f64, avx2_f64, avx512_f64
+#else
+#define ALL_F32 baseline_f32
+#define ALL_F64 baseline_f64
+#endif
+
+template <typename S>
+bool same_bits(S a, S b) {
+  return heed::detail::bits_of(a) == heed::detail::bits_of(b) || (std::isnan(a) && std::isnan(b));
+}
+
+/// Numbers of every kind.
+template <typename S>
+std::vector<S> all_kinds() {
+  using limits = std::numeric_limits<S>;
+  const S inf = limits::infinity(), nan = limits::quiet_NaN(), tiny = (limits::min)(), huge = (limits::max)();
+  return {S(0), S(-0.0), S(1), S(-1), S(0.5), S(1.5), S(2.5), S(-2.5), S(3.25), S(1e6) + S(0.5),
+          tiny, -tiny,   huge, -huge, inf,    -inf,   nan};
+}
+
+/// f at every pair of numbers of every kind.
+template <typename T, typename Expected>
+void check_pairs(typename T::operation what, Expected expected) {
+  using S = typename T::S;
+  const std::vector<S> numbers = all_kinds<S>();
+  for (const S x : numbers)
+    for (const S y : numbers) {
+      const std::vector<S> a(std::size_t(T::V::lanes), x), b(std::size_t(T::V::lanes), y), c(std::size_t(T::V::lanes), S(2));
+      std::vector<S> out(a.size(), S(-7));
+      T::apply(what, a.data(), b.data(), c.data(), out.data());
+      INFO("of " << x << " and " << y << ": " << out[0]);
+      for (const S got : out) REQUIRE(same_bits(got, S(expected(x, y))));
+    }
+}
+
+template <typename T>
+typename T::S apply_one(typename T::operation what, typename T::S x, typename T::S y = 0) {
+  using S = typename T::S;
+  const std::vector<S> a(std::size_t(T::V::lanes), x), b(std::size_t(T::V::lanes), y);
+  std::vector<S> out(a.size());
+  T::apply(what, a.data(), b.data(), a.data(), out.data());
+  return out[0];
+}
+}  // namespace
+
+TEMPLATE_TEST_CASE("Each vector operation is that of its scalar, on numbers of every kind", "[simd]", ALL_F32, ALL_F64) {
+  using S = typename TestType::S;
+  using operation = typename TestType::operation;
+  if (!TestType::on_this_cpu()) return;
+  check_pairs<TestType>(operation::add, [](S a, S b) { return a + b; });
+  check_pairs<TestType>(operation::subtract, [](S a, S b) { return a - b; });
+  check_pairs<TestType>(operation::multiply, [](S a, S b) { return a * b; });
+  check_pairs<TestType>(operation::divide, [](S a, S b) { return a / b; });
+  check_pairs<TestType>(operation::max, [](S a, S b) { return a > b ? a : b; });
+  check_pairs<TestType>(operation::abs, [](S a, S) { return std::abs(a); });
+  check_pairs<TestType>(operation::with_sign, [](S a, S b) { return std::copysign(a, b); });
+  check_pairs<TestType>(operation::less, [](S a, S b) { return a < b ? 1 : 0; });
+  check_pairs<TestType>(operation::not_less, [](S a, S b) { return a < b ? 0 : 1; });
+  check_pairs<TestType>(operation::not_finite, [](S a, S) { return std::isfinite(a) ? 0 : 1; });
+}
+
+TEMPLATE_TEST_CASE("fma, round and scale", "[simd]", ALL_F32, ALL_F64) {
+  using S = typename TestType::S;
+  using operation = typename TestType::operation;
+  if (!TestType::on_this_cpu()) return;
+  constexpr std::size_t lanes = TestType::V::lanes;
+  std::mt19937 random(1);
+  std::uniform_real_distribution<S> number(-1000, 1000);
+  std::vector<S> a(lanes), b(lanes), c(lanes), out(lanes);
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    for (std::size_t i = 0; i < lanes; ++i) {
+      a[i] = number(random);
+      b[i] = number(random);
+      c[i] = number(random);
+    }
+    TestType::apply(operation::fma, a.data(), b.data(), c.data(), out.data());
+    for (std::size_t i = 0; i < lanes; ++i) {  // one rounding, or two
+      const S product = a[i] * b[i];
+      CHECK((out[i] == std::fma(a[i], b[i], c[i]) || out[i] == product + c[i]));
+    }
+    TestType::apply(operation::round, a.data(), b.data(), c.data(), out.data());
+    for (std::size_t i = 0; i < lanes; ++i) CHECK(out[i] == std::nearbyint(a[i]));
+  }
+  for (int n = -120; n <= 120; ++n) CHECK(apply_one<TestType>(operation::scale, S(1.25), S(n)) == std::ldexp(S(1.25), n));
+}
+
+TEMPLATE_TEST_CASE("Transposes and sums", "[simd]", ALL_F32, ALL_F64) {
+  using S = typename TestType::S;
+  if (!TestType::on_this_cpu()) return;
+  constexpr std::size_t lanes = TestType::V::lanes;
+  std::vector<S> a(lanes * lanes), out(lanes * lanes);
+  for (std::size_t k = 0; k < a.size(); ++k) a[k] = S(k * k % 1009);  // small integers: sums are exact in any order
+  TestType::transpose(a.data(), out.data());
+  for (std::size_t i = 0; i < lanes; ++i)
+    for (std::size_t j = 0; j < lanes; ++j) REQUIRE(out[i * lanes + j] == a[j * lanes + i]);
+  TestType::apply(TestType::operation::sums, a.data(), a.data(), a.data(), out.data());
+  for (std::size_t i = 0; i < lanes; ++i) {
+    S total = 0;
+    for (std::size_t j = 0; j < lanes; ++j) total += a[i * lanes + j];
+    CHECK(out[i] == total);
+    CHECK(TestType::sum(a.data() + i * lanes) == total);
+  }
+}
+
+TEMPLATE_TEST_CASE("Masks of the first lanes, for any count, and of bools", "[simd]", ALL_F32, ALL_F64) {
+  using S = typename TestType::S;
+  if (!TestType::on_this_cpu()) return;
+  constexpr size lanes = TestType::V::lanes;
+  for (const size n : {-(size(1) << 40), size(-1), size(0), size(1), lanes - 1, lanes, lanes + 1, size(1) << 40})
+    for (size count = 0; count <= lanes; ++count) {
+      std::vector<S> first(lanes), loaded(lanes);
+      const std::unique_ptr<bool[]> bools(new bool[std::size_t(count)]);  // no byte more, for the address sanitizer
+      for (size i = 0; i < count; ++i) bools[std::size_t(i)] = i % 3 != 1;
+      bool any_all[2];
+      TestType::masks(n, bools.get(), count, first.data(), loaded.data(), any_all);
+      for (size i = 0; i < lanes; ++i) {
+        CHECK(first[std::size_t(i)] == S(i < n ? 1 : 0));
+        CHECK(loaded[std::size_t(i)] == S(i < count && i % 3 != 1 ? 1 : 0));
+      }
+      CHECK(any_all[0] == (n > 0));
+      CHECK(any_all[1] == (n >= lanes));
+    }
+}
+
+namespace {
+template <typename T, typename In, typename Make>
+void check_partial(Make make) {
+  using S = typename T::S;
+  constexpr size lanes = T::V::lanes;
+  for (size n = 0; n <= lanes; ++n) {
+    std::vector<In> from, part(std::size_t(n) + 1, make(-9));
+    for (size i = 0; i < n; ++i) from.push_back(make(int(i) + 1));
+    from.shrink_to_fit();
+    std::vector<S> out(lanes, S(-7));
+    T::template partial<In>(from.data(), n, out.data(), part.data());
+    for (size i = 0; i < lanes; ++i) CHECK(out[std::size_t(i)] == S(i < n ? i + 1 : 0));
+    for (size i = 0; i < n; ++i) CHECK(std::memcmp(&part[std::size_t(i)], &from[std::size_t(i)], sizeof(In)) == 0);
+    const In untouched = make(-9);
+    CHECK(std::memcmp(&part[std::size_t(n)], &untouched, sizeof(In)) == 0);
+  }
+}
+half_bits make_half(int x) { return {Eigen::numext::bit_cast<std::uint16_t>(Eigen::half(float(x)))}; }
+bfloat16_bits make_bfloat16(int x) { return {Eigen::numext::bit_cast<std::uint16_t>(Eigen::bfloat16(float(x)))}; }
+}  // namespace
+
+TEMPLATE_TEST_CASE("Partial loads and stores touch no more than they are told", "[simd]", ALL_F32) {
+  if (!TestType::on_this_cpu()) return;
+  check_partial<TestType, float>([](int x) { return float(x); });
+  check_partial<TestType, half_bits>(make_half);
+  check_partial<TestType, bfloat16_bits>(make_bfloat16);
+}
+TEMPLATE_TEST_CASE("Partial loads and stores of double", "[simd]", ALL_F64) {
+  if (!TestType::on_this_cpu()) return;
+  check_partial<TestType, double>([](int x) { return double(x); });
+}
+
+namespace {
+/// Every 16-bit number widens exactly and comes back; numbers between them round as Eigen rounds.
+template <typename T, typename Bits, typename Scalar>
+void check_conversions() {
+  constexpr std::size_t lanes = T::V::lanes;
+  for (unsigned base = 0; base < 65536; base += lanes) {
+    Bits from[lanes], back[lanes];
+    float wide[lanes], between[lanes];
+    for (unsigned i = 0; i < lanes; ++i) from[i].bits = static_cast<std::uint16_t>(base + i);
+    T::widen(from, wide);
+    T::narrow(wide, back);
+    bool good = true;
+    for (unsigned i = 0; i < lanes; ++i) {
+      const float expected = static_cast<float>(Eigen::numext::bit_cast<Scalar>(from[i].bits));
+      good = good && same_bits(wide[i], expected);
+      good = good && (std::isnan(expected) ? std::isnan(static_cast<float>(Eigen::numext::bit_cast<Scalar>(back[i].bits)))
+                                           : back[i].bits == from[i].bits);
+    }
+    for (const std::uint32_t offset : {1u, 0xfffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u, 0x1fffu, 0xffffu}) {
+      for (unsigned i = 0; i < lanes; ++i) {
+        const std::uint32_t bits = heed::detail::bits_of(wide[i]) + offset;
+        std::memcpy(&between[i], &bits, 4);
+      }
+      T::narrow(between, back);
+      for (unsigned i = 0; i < lanes; ++i) {
+        const Scalar expected(between[i]);
+        const float got = static_cast<float>(Eigen::numext::bit_cast<Scalar>(back[i].bits));
+        good = good && (std::isnan(between[i]) ? std::isnan(got) : same_bits(got, static_cast<float>(expected)));
+      }
+    }
+    INFO("from bits " << base);
+    REQUIRE(good);
+  }
+}
+}  // namespace
+
+TEMPLATE_TEST_CASE("All half and bfloat16 numbers, and those between them, convert as Eigen's", "[simd]", ALL_F32) {
+  if (!TestType::on_this_cpu()) return;
+  check_conversions<TestType, half_bits, Eigen::half>();
+  check_conversions<TestType, bfloat16_bits, Eigen::bfloat16>();
+}
+
+TEMPLATE_TEST_CASE("All int8 numbers widen", "[simd]", ALL_F32) {
+  if (!TestType::on_this_cpu()) return;
+  constexpr std::size_t lanes = TestType::V::lanes;
+  for (int base = -128; base < 128; base += int(lanes)) {
+    std::vector<std::int8_t> from(lanes);
+    std::vector<float> out(lanes);
+    for (std::size_t i = 0; i < lanes; ++i) from[i] = static_cast<std::int8_t>(base + int(i));
+    TestType::widen(from.data(), out.data());
+    for (std::size_t i = 0; i < lanes; ++i) CHECK(out[i] == float(base + int(i)));
+  }
+}
+
+TEMPLATE_TEST_CASE("exp2 is right to 1.5 units in the last place", "[simd]", ALL_F32, ALL_F64) {
+  using S = typename TestType::S;
+  using limits = std::numeric_limits<S>;
+  constexpr auto exp2 = TestType::operation::exp2;
+  if (!TestType::on_this_cpu()) return;
+  constexpr std::size_t lanes = TestType::V::lanes;
+  long double worst = 0;
+  std::mt19937 random(3);
+  std::uniform_real_distribution<S> far(S(limits::min_exponent - 1), 0), near(-8, 0);
+  std::vector<S> x(lanes), out(lanes);
+  for (int repeat = 0; repeat < 20000; ++repeat) {
+    for (S& one : x) one = repeat % 2 ? far(random) : near(random);
+    TestType::apply(exp2, x.data(), x.data(), x.data(), out.data());
+    for (std::size_t i = 0; i < lanes; ++i) {
+      const long double right = std::exp2(static_cast<long double>(x[i]));
+      int exponent;
+      std::frexp(right, &exponent);
+      const long double ulp = std::ldexp(1.0L, exponent - limits::digits);
+      worst = (std::max)(worst, std::abs(out[i] - right) / ulp);
+    }
+  }
+  INFO("worst error in units in the last place: " << worst);
+  CHECK(worst <= 1.5L);
+
+  const S inf = limits::infinity();
+  CHECK(apply_one<TestType>(exp2, S(0)) == 1);
+  CHECK(apply_one<TestType>(exp2, S(-0.0)) == 1);
+  for (int n = 0; n > limits::min_exponent - 1; --n) CHECK(apply_one<TestType>(exp2, S(n)) == std::ldexp(S(1), n));
+  CHECK(apply_one<TestType>(exp2, S(limits::min_exponent - 1)) == (limits::min)());
+  CHECK(apply_one<TestType>(exp2, std::nextafter(S(limits::min_exponent - 1), -inf)) == 0);
+  for (const S far_down : {S(-1e4), S(-1e30), limits::lowest(), -inf}) CHECK(apply_one<TestType>(exp2, far_down) == 0);
+  CHECK(std::isnan(apply_one<TestType>(exp2, limits::quiet_NaN())));
+}
+
+TEMPLATE_TEST_CASE("softcap is cap tanh(x / cap) for arguments of any size", "[simd]", ALL_F32, ALL_F64) {
+  using S = typename TestType::S;
+  using limits = std::numeric_limits<S>;
+  constexpr auto softcap = TestType::operation::softcap;
+  if (!TestType::on_this_cpu()) return;
+  for (const S cap : {S(0.5), S(30)})
+    for (S x = cap * S(1e-6); x < cap * 100; x *= S(1.07))
+      for (const S s : {x, -x}) {
+        const long double right = cap * std::tanh(static_cast<long double>(s) / cap);
+        // The argument, the exponential, its use in fma, the quotient and the product each round once or twice.
+        CHECK(std::abs(apply_one<TestType>(softcap, s, cap) - right) <= 8 * limits::epsilon() * std::abs(right));
+      }
+  CHECK(apply_one<TestType>(softcap, S(0), S(2)) == 0);
+  CHECK(apply_one<TestType>(softcap, limits::infinity(), S(2)) == 2);
+  CHECK(apply_one<TestType>(softcap, -limits::infinity(), S(2)) == -2);
+  CHECK(std::isnan(apply_one<TestType>(softcap, limits::quiet_NaN(), S(2))));
+}
