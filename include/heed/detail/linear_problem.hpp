@@ -26,7 +26,7 @@ struct linear_attention_options {
   /// Divides the read by phi(q) . z + epsilon, where z is the (decayed) sum of the mapped keys. The state then has one more column: z.
   bool normalise = false;
   double epsilon = 1e-6;
-  /// Tokens that are worked on together; 0 is the library's choice. It moves time and rounding, nothing else.
+  /// Tokens that are worked on together, at most 48 of them; 0 is the library's choice. It moves time and rounding, nothing else.
   index chunk = 0;
   /// The instruction set to use; asking for one that this CPU lacks is an error.
   isa target = isa::automatic;

@@ -1,0 +1,241 @@
+#include <heed/linear_attention.hpp>
+
+#include "support/example.hpp"
+#include "support/isas.hpp"
+#include "support/linear_example.hpp"
+#include "support/refusal.hpp"
+
+using testing::linear_example;
+using testing::random_rows;
+
+namespace {
+
+struct shape {
+  heed::index length, d_k, d_v;
+};
+
+/// Lengths around the chunks and the tile, head dims around the lanes.
+const std::vector<shape> shapes = {{0, 3, 2},    {1, 1, 1},  {2, 5, 3},    {7, 8, 9},    {8, 16, 16}, {9, 17, 15},
+                                   {47, 16, 33}, {48, 4, 8}, {49, 32, 31}, {64, 64, 64}, {65, 7, 48}, {129, 24, 40}};
+
+/// Everything that linear attention can be: 3 gates x bonus or not x normaliser or not.
+template <typename Scalar, typename Check>
+void for_each_form(const shape& s, const Check& check) {
+  for (const heed::index gate_cols : {heed::index(0), heed::index(1), s.d_k})
+    for (const bool bonus : {false, true})
+      for (const bool normalise : {false, true}) {
+        CAPTURE(s.length, s.d_k, s.d_v, gate_cols, bonus, normalise);
+        check([=](unsigned seed) {
+          linear_example<Scalar> e(s.length, s.d_k, s.d_v, gate_cols, seed);
+          if (bonus) e.with_bonus(seed);
+          if (normalise) e.normalised();
+          return e;
+        });
+      }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("linear attention in chunks is as exact as token after token", "", float, double, Eigen::bfloat16, Eigen::half) {
+  using wide = testing::wider_t<TestType>;
+  for (const shape& s : shapes)
+    for_each_form<TestType>(s, [&](const auto& make) {
+      linear_example<TestType> e = make(1);
+      const testing::linear_error error = testing::recurrent_error(make);
+      const auto exact = e.template cast<wide>().exact();
+      for (const heed::isa target : testing::isas())
+        for (const heed::index chunk : {0, 1, 3, 8, 16, 50, 64}) {
+          CAPTURE(testing::name_of(target), chunk);
+          e.options.target = target;
+          e.options.chunk = chunk;
+          testing::check_linear(e.run(false), exact, error);
+        }
+    });
+}
+
+TEST_CASE("linear attention of any scalar is the recurrence") {
+  for_each_form<long double>({9, 5, 4}, [](const auto& make) {
+    const linear_example<long double> e = make(1);
+    const auto exact = e.exact(), got = e.run(false);
+    CHECK(got.out.isApprox(exact.out, 1e-16L));
+    CHECK(got.state.isApprox(exact.state, 1e-16L));
+  });
+}
+
+TEST_CASE("linear attention of a sequence in parts is that of the whole") {
+  for_each_form<double>({100, 16, 24}, [](const auto& make) {
+    const linear_example<double> e = make(1);
+    const auto exact = e.template cast<long double>().exact();
+    const testing::linear_error error = testing::recurrent_error(make);
+    testing::linear_result<double> got{heed::rows<double>(100, 24), e.state};
+    heed::index first = 0;
+    for (const heed::index count : {1, 1, 0, 5, 48, 13, 32}) {
+      got.out.middleRows(first, count) = e.run(first, count, false, got.state);
+      first += count;
+    }
+    REQUIRE(first == 100);
+    testing::check_linear(got, exact, error);
+  });
+}
+
+TEST_CASE("linear attention without gates is causal attention without the softmax") {
+  const linear_example<double> e(30, 8, 5, 0, 1);
+  const Eigen::MatrixXd weights = (e.query * e.key.transpose() / std::sqrt(8.0)).triangularView<Eigen::Lower>();
+  CHECK(heed::linear_attention(e.query, e.key, e.value).isApprox(weights * e.value, 1e-13));
+  heed::linear_attention_options zero;
+  zero.scale = 0;
+  CHECK((heed::linear_attention(e.query, e.key, e.value, zero).array() == 0).all());
+}
+
+TEST_CASE("retention decays by gamma from token to token") {
+  const heed::row_vector<double> gates = heed::retention_log_gates<double>(3);
+  for (heed::index h = 0; h < 3; ++h) CHECK(std::exp(gates(h)) == Approx(1 - std::pow(2.0, -5.0 - double(h))).epsilon(1e-15));
+
+  const heed::index length = 20, d = 4;
+  const heed::rows<double> q = random_rows<double>(length, 3 * d, 1), k = random_rows<double>(length, 3 * d, 2),
+                           v = random_rows<double>(length, 3 * d, 3);
+  heed::rows<double> out(length, 3 * d);
+  heed::workspace memory;
+  heed::multi_head_linear_attention_into(heed::split_heads(heed::view(q), 3), heed::split_heads(heed::view(k), 3),
+                                         heed::split_heads(heed::view(v), 3), heed::split_heads(heed::writable_view(out), 3), {},
+                                         memory, heed::log_gate_per_head(gates));
+  for (heed::index h = 0; h < 3; ++h) {
+    Eigen::MatrixXd weights = q.middleCols(h * d, d) * k.middleCols(h * d, d).transpose() / 2;
+    for (heed::index i = 0; i < length; ++i)
+      for (heed::index j = 0; j < length; ++j)
+        weights(i, j) *= j > i ? 0 : std::pow(1 - std::pow(2.0, -5.0 - double(h)), double(i - j));
+    CHECK(out.middleCols(h * d, d).isApprox(weights * v.middleCols(h * d, d), 1e-13));
+  }
+}
+
+TEST_CASE("strong gates neither overflow nor leave NaN") {
+  for (const heed::index gate_cols : {heed::index(1), heed::index(16)})
+    for (const bool bonus : {false, true}) {
+      linear_example<float> e(100, 16, 8, gate_cols, 3);
+      if (bonus) e.with_bonus(3);
+      e.log_gate *= 400;
+      for (heed::index t = 0; t < 100; t += 7) e.log_gate.row(t).setConstant(-std::numeric_limits<float>::infinity());
+      for (heed::index t = 3; t < 100; t += 7) e.log_gate.row(t).setZero();
+      const auto exact = e.cast<double>().exact();
+      REQUIRE(exact.out.allFinite());
+      for (const heed::isa target : testing::isas()) {
+        CAPTURE(gate_cols, bonus, testing::name_of(target));
+        e.options.target = target;
+        testing::check_linear(e.run(false), exact,
+                              {testing::max_error(e.run(true).out, exact.out), testing::max_error(e.run(true).state, exact.state)});
+      }
+    }
+}
+
+TEST_CASE("a NaN reaches later tokens of its own head only") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const heed::index length = 40, d = 8, at = 21;
+  const heed::rows<float> q = random_rows<float>(length, 2 * d, 1), k = random_rows<float>(length, 2 * d, 2);
+  heed::rows<float> v = random_rows<float>(length, 2 * d, 3), clean(length, 2 * d), out(length, 2 * d);
+  const auto run = [&](heed::rows<float>& to) {
+    heed::workspace memory;
+    heed::multi_head_linear_attention_into(heed::split_heads(heed::view(q), 2), heed::split_heads(heed::view(k), 2),
+                                           heed::split_heads(heed::view(v), 2), heed::split_heads(heed::writable_view(to), 2), {},
+                                           memory);
+  };
+  run(clean);
+  v(at, 3) = nan;
+  run(out);
+  for (heed::index t = 0; t < length; ++t)
+    for (heed::index c = 0; c < 2 * d; ++c) {
+      CAPTURE(t, c);
+      if (c == 3 && t >= at) {
+        CHECK(std::isnan(out(t, c)));
+      } else {
+        CHECK(out(t, c) == clean(t, c));
+      }
+    }
+}
+
+TEST_CASE("groups of query heads, batches and strides are the same head by head, on any number of threads") {
+  const heed::index batch = 2, heads = 6, kv_heads = 2, length = 50, d_k = 8, d_v = 12;
+  const heed::rows<float> q = random_rows<float>(batch * length, heads * d_k, 1),
+                          k = random_rows<float>(batch * length, kv_heads * d_k, 2),
+                          v = random_rows<float>(batch * length, kv_heads * d_v, 3),
+                          g = -random_rows<float>(batch * length, kv_heads * d_k, 4).cwiseAbs();
+  const auto query = heed::split_heads(heed::view(q), heads, batch), key = heed::split_heads(heed::view(k), kv_heads, batch),
+             value = heed::split_heads(heed::view(v), kv_heads, batch), gate = heed::split_heads(heed::view(g), kv_heads, batch);
+  heed::rows<float> first_out, first_state;
+  for (const int threads : {1, 2, 5}) {
+    heed::linear_attention_options options;
+    options.threads = threads;
+    heed::workspace memory;
+    // Values last to first in memory, and a column-major state: neither can be used where it lies.
+    heed::rows<float> out = heed::rows<float>::Zero(batch * heads * d_v, length),
+                      state = heed::rows<float>::Zero(batch * kv_heads * d_v, d_k);
+    const heed::tensor_view<float> out_view{out.data(), batch, heads, length, d_v, heads * d_v * length, d_v * length, 1, length};
+    const heed::tensor_view<float> state_view{state.data(), batch, kv_heads, d_k, d_v, kv_heads * d_k * d_v, d_k * d_v, 1, d_k};
+    heed::multi_head_linear_attention_into(query, key, value, out_view, options, memory, heed::log_gate(gate),
+                                           heed::carry(state_view));
+    if (threads == 1) {
+      first_out = out;
+      first_state = state;
+      for (heed::index b = 0; b < batch; ++b)
+        for (heed::index h = 0; h < heads; ++h) {
+          const heed::index h_kv = h / 3;
+          const heed::rows<float> one = heed::linear_attention(
+              q.block(b * length, h * d_k, length, d_k), k.block(b * length, h_kv * d_k, length, d_k),
+              v.block(b * length, h_kv * d_v, length, d_v), {}, heed::log_gate(g.block(b * length, h_kv * d_k, length, d_k)));
+          for (heed::index t = 0; t < length; ++t)
+            for (heed::index c = 0; c < d_v; ++c) REQUIRE(out_view(b, h, t, c) == one(t, c));
+        }
+    }
+    CHECK(out == first_out);
+    CHECK(state == first_state);
+  }
+}
+
+TEST_CASE("linear attention refuses what does not fit, before it writes") {
+  const heed::rows<float> q = random_rows<float>(6, 4, 1), k = q, v = random_rows<float>(6, 3, 2);
+  const auto refused = [](const auto& call, const std::vector<std::string>& words) { testing::check_refused(call, words); };
+  refused([&] { heed::linear_attention(q, random_rows<float>(6, 5, 1), v); }, {"linear_attention", "key", "5", "4"});
+  refused([&] { heed::linear_attention(q, random_rows<float>(7, 4, 1), v); }, {"key: length", "7", "6"});
+  refused([&] { heed::linear_attention(q, k, random_rows<float>(8, 3, 1)); }, {"value: length", "8", "6"});
+  refused([&] { heed::linear_attention(q, k, v, {}, heed::log_gate(random_rows<float>(6, 3, 1))); },
+          {"log_gate", "head_dim", "3", "4"});
+  refused([&] { heed::linear_attention(q, k, v, {}, heed::log_gate(random_rows<float>(5, 1, 1))); }, {"log_gate", "length", "5", "6"});
+  refused([&] { heed::linear_attention(q, k, v, {}, heed::bonus(heed::row_vector<float>(heed::row_vector<float>::Ones(3)))); },
+          {"bonus", "3", "4"});
+  heed::rows<float> state = heed::rows<float>::Constant(4, 4, 7);
+  refused([&] { heed::linear_attention(q, k, v, {}, heed::carry(state)); }, {"carry: columns", "4", "3"});
+  CHECK((state.array() == 7).all());
+  heed::linear_attention_options options;
+  options.chunk = -1;
+  refused([&] { heed::linear_attention(q, k, v, options); }, {"chunk", "-1"});
+  options = {};
+  options.scale = std::numeric_limits<double>::infinity();
+  refused([&] { heed::linear_attention(q, k, v, options); }, {"scale", "inf"});
+  options = {};
+  options.threads = 0;
+  refused([&] { heed::linear_attention(q, k, v, options); }, {"threads", "0"});
+  heed::rows<float> out = heed::rows<float>::Constant(6, 6, 7);
+  heed::workspace memory;
+  refused(
+      [&] {
+        heed::multi_head_linear_attention_into(heed::split_heads(heed::view(random_rows<float>(6, 6, 1)), 3),
+                                               heed::split_heads(heed::view(random_rows<float>(6, 4, 1)), 2),
+                                               heed::split_heads(heed::view(random_rows<float>(6, 4, 1)), 2),
+                                               heed::split_heads(heed::writable_view(out), 3), {}, memory);
+      },
+      {"num_heads 3", "num_kv_heads 2"});
+  CHECK((out.array() == 7).all());
+}
+
+TEST_CASE("a workspace that has grown is enough for the next call") {
+  const linear_example<float> e(100, 16, 16, 1, 1);
+  heed::rows<float> out(100, 16);
+  heed::workspace memory;
+  const auto run = [&] {
+    heed::multi_head_linear_attention_into(heed::view(e.query), heed::view(e.key), heed::view(e.value), heed::writable_view(out), {},
+                                           memory, heed::log_gate(e.log_gate));
+  };
+  run();
+  const heed::index grown = memory.capacity();
+  run();
+  CHECK(memory.capacity() == grown);
+}
