@@ -38,6 +38,11 @@ struct f32 {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(u), 16))};
   }
   HEED_INLINE static f32 widen(const half_bits*, __m128i u) { return {_mm256_cvtph_ps(u)}; }
+  HEED_INLINE static void load_even_odd(const bfloat16_bits* p, f32& even, f32& odd) {
+    const __m256i u = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    even = {_mm256_castsi256_ps(_mm256_slli_epi32(u, 16))};
+    odd = {_mm256_castsi256_ps(_mm256_and_si256(u, _mm256_set1_epi32(-0x10000)))};
+  }
   HEED_INLINE __m128i narrow(const bfloat16_bits*) const {
     const __m256i u = _mm256_castps_si256(reg);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
@@ -85,10 +90,15 @@ HEED_INLINE f32 with_sign(f32 a, f32 b) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_or_ps(_mm256_andnot_ps(sign, a.reg), _mm256_and_ps(sign, b.reg))};
 }
-HEED_INLINE f32 round(f32 a) { return {_mm256_round_ps(a.reg, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+HEED_INLINE f32 split(f32 a, f32& rest) {
+  const f32 whole = {_mm256_round_ps(a.reg, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+  rest = a - whole;
+  return whole;
+}
 HEED_INLINE f32 scale(f32 a, f32 n) {
   return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.reg), _mm256_slli_epi32(_mm256_cvtps_epi32(n.reg), 23)))};
 }
+HEED_INLINE f32 scale(f32::mask m, f32 a, f32 n) { return {_mm256_and_ps(m.reg, scale(a, n).reg)}; }
 HEED_INLINE f32::mask less(f32 a, f32 b) { return {_mm256_cmp_ps(a.reg, b.reg, _CMP_LT_OQ)}; }
 HEED_INLINE f32::mask not_less(f32 a, f32 b) { return {_mm256_cmp_ps(a.reg, b.reg, _CMP_NLT_UQ)}; }
 HEED_INLINE f32::mask not_finite(f32 a) {
@@ -186,11 +196,16 @@ HEED_INLINE f64 with_sign(f64 a, f64 b) {
   const __m256d sign = _mm256_set1_pd(-0.0);
   return {_mm256_or_pd(_mm256_andnot_pd(sign, a.reg), _mm256_and_pd(sign, b.reg))};
 }
-HEED_INLINE f64 round(f64 a) { return {_mm256_round_pd(a.reg, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+HEED_INLINE f64 split(f64 a, f64& rest) {
+  const f64 whole = {_mm256_round_pd(a.reg, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+  rest = a - whole;
+  return whole;
+}
 HEED_INLINE f64 scale(f64 a, f64 n) {
   const __m256i exponent = _mm256_slli_epi64(_mm256_cvtepi32_epi64(_mm256_cvtpd_epi32(n.reg)), 52);
   return {_mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(a.reg), exponent))};
 }
+HEED_INLINE f64 scale(f64::mask m, f64 a, f64 n) { return {_mm256_and_pd(m.reg, scale(a, n).reg)}; }
 HEED_INLINE f64::mask less(f64 a, f64 b) { return {_mm256_cmp_pd(a.reg, b.reg, _CMP_LT_OQ)}; }
 HEED_INLINE f64::mask not_less(f64 a, f64 b) { return {_mm256_cmp_pd(a.reg, b.reg, _CMP_NLT_UQ)}; }
 HEED_INLINE f64::mask not_finite(f64 a) {

@@ -37,6 +37,11 @@ struct f32 {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(u), 16))};
   }
   HEED_INLINE static f32 widen(const half_bits*, __m256i u) { return {_mm512_cvtph_ps(u)}; }
+  HEED_INLINE static void load_even_odd(const bfloat16_bits* p, f32& even, f32& odd) {
+    const __m512i u = _mm512_loadu_si512(p);
+    even = {_mm512_castsi512_ps(_mm512_slli_epi32(u, 16))};
+    odd = {_mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32(-0x10000)))};
+  }
   HEED_INLINE __m256i narrow(const bfloat16_bits*) const {
     const __m512i u = _mm512_castps_si512(reg);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
@@ -81,8 +86,12 @@ HEED_INLINE f32 with_sign(f32 a, f32 b) {
   const __m512 sign = _mm512_set1_ps(-0.0f);
   return {_mm512_or_ps(_mm512_andnot_ps(sign, a.reg), _mm512_and_ps(sign, b.reg))};
 }
-HEED_INLINE f32 round(f32 a) { return {_mm512_roundscale_ps(a.reg, 0)}; }
+HEED_INLINE f32 split(f32 a, f32& rest) {
+  rest = {_mm512_reduce_ps(a.reg, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+  return a;  // scalef rounds down itself
+}
 HEED_INLINE f32 scale(f32 a, f32 n) { return {_mm512_scalef_ps(a.reg, n.reg)}; }
+HEED_INLINE f32 scale(f32::mask m, f32 a, f32 n) { return {_mm512_maskz_scalef_ps(m.reg, a.reg, n.reg)}; }
 HEED_INLINE f32::mask less(f32 a, f32 b) { return {_mm512_cmp_ps_mask(a.reg, b.reg, _CMP_LT_OQ)}; }
 HEED_INLINE f32::mask not_less(f32 a, f32 b) { return {_mm512_cmp_ps_mask(a.reg, b.reg, _CMP_NLT_UQ)}; }
 HEED_INLINE f32::mask not_finite(f32 a) { return {_mm512_fpclass_ps_mask(a.reg, 0x99)}; }
@@ -173,8 +182,12 @@ HEED_INLINE f64 with_sign(f64 a, f64 b) {
   const __m512d sign = _mm512_set1_pd(-0.0);
   return {_mm512_or_pd(_mm512_andnot_pd(sign, a.reg), _mm512_and_pd(sign, b.reg))};
 }
-HEED_INLINE f64 round(f64 a) { return {_mm512_roundscale_pd(a.reg, 0)}; }
+HEED_INLINE f64 split(f64 a, f64& rest) {
+  rest = {_mm512_reduce_pd(a.reg, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+  return a;  // scalef rounds down itself
+}
 HEED_INLINE f64 scale(f64 a, f64 n) { return {_mm512_scalef_pd(a.reg, n.reg)}; }
+HEED_INLINE f64 scale(f64::mask m, f64 a, f64 n) { return {_mm512_maskz_scalef_pd(m.reg, a.reg, n.reg)}; }
 HEED_INLINE f64::mask less(f64 a, f64 b) { return {_mm512_cmp_pd_mask(a.reg, b.reg, _CMP_LT_OQ)}; }
 HEED_INLINE f64::mask not_less(f64 a, f64 b) { return {_mm512_cmp_pd_mask(a.reg, b.reg, _CMP_NLT_UQ)}; }
 HEED_INLINE f64::mask not_finite(f64 a) { return {_mm512_fpclass_pd_mask(a.reg, 0x99)}; }

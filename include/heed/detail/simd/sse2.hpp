@@ -43,6 +43,11 @@ struct f32 {
   HEED_INLINE static f32 load(const bfloat16_bits* p) {
     return {_mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))};
   }
+  HEED_INLINE static void load_even_odd(const bfloat16_bits* p, f32& even, f32& odd) {
+    const __m128i u = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    even = {_mm_castsi128_ps(_mm_slli_epi32(u, 16))};
+    odd = {_mm_castsi128_ps(_mm_and_si128(u, _mm_set1_epi32(-0x10000)))};
+  }
   HEED_INLINE static f32 load(const half_bits* p) {
     const __m128i u = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), _mm_setzero_si128());
     const __m128i magnitude = _mm_and_si128(u, _mm_set1_epi32(0x7fff));
@@ -108,10 +113,16 @@ HEED_INLINE f32 with_sign(f32 a, f32 b) {
   const __m128 sign = _mm_set1_ps(-0.0f);
   return {_mm_or_ps(_mm_andnot_ps(sign, a.reg), _mm_and_ps(sign, b.reg))};
 }
-HEED_INLINE f32 round(f32 a) { return {_mm_cvtepi32_ps(_mm_cvtps_epi32(a.reg))}; }
+// Rounds to nearest what is half below: an integer may become the one below and a rest of 1.
+HEED_INLINE f32 split(f32 a, f32& rest) {
+  const f32 whole = {_mm_cvtepi32_ps(_mm_cvtps_epi32((a - f32::broadcast(0.5f)).reg))};
+  rest = a - whole;
+  return whole;
+}
 HEED_INLINE f32 scale(f32 a, f32 n) {
   return {_mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(a.reg), _mm_slli_epi32(_mm_cvtps_epi32(n.reg), 23)))};
 }
+HEED_INLINE f32 scale(f32::mask m, f32 a, f32 n) { return {_mm_and_ps(m.reg, scale(a, n).reg)}; }
 HEED_INLINE f32::mask less(f32 a, f32 b) { return {_mm_cmplt_ps(a.reg, b.reg)}; }
 HEED_INLINE f32::mask not_less(f32 a, f32 b) { return {_mm_cmpnlt_ps(a.reg, b.reg)}; }
 HEED_INLINE f32::mask not_finite(f32 a) {
@@ -174,11 +185,16 @@ HEED_INLINE f64 with_sign(f64 a, f64 b) {
   const __m128d sign = _mm_set1_pd(-0.0);
   return {_mm_or_pd(_mm_andnot_pd(sign, a.reg), _mm_and_pd(sign, b.reg))};
 }
-HEED_INLINE f64 round(f64 a) { return {_mm_cvtepi32_pd(_mm_cvtpd_epi32(a.reg))}; }
+HEED_INLINE f64 split(f64 a, f64& rest) {
+  const f64 whole = {_mm_cvtepi32_pd(_mm_cvtpd_epi32((a - f64::broadcast(0.5)).reg))};
+  rest = a - whole;
+  return whole;
+}
 HEED_INLINE f64 scale(f64 a, f64 n) {
   const __m128i exponent = _mm_slli_epi64(_mm_unpacklo_epi32(_mm_setzero_si128(), _mm_cvtpd_epi32(n.reg)), 20);
   return {_mm_castsi128_pd(_mm_add_epi64(_mm_castpd_si128(a.reg), exponent))};
 }
+HEED_INLINE f64 scale(f64::mask m, f64 a, f64 n) { return {_mm_and_pd(m.reg, scale(a, n).reg)}; }
 HEED_INLINE f64::mask less(f64 a, f64 b) { return {_mm_cmplt_pd(a.reg, b.reg)}; }
 HEED_INLINE f64::mask not_less(f64 a, f64 b) { return {_mm_cmpnlt_pd(a.reg, b.reg)}; }
 HEED_INLINE f64::mask not_finite(f64 a) {
