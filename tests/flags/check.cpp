@@ -155,7 +155,7 @@ void check_options(heed::isa target, const char* scalar) {
   }
 }
 
-// What may not depend on the compiler's idea of infinity and NaN.
+// What is masked, or missing altogether, may not depend on the compiler's idea of infinity and NaN.
 template <typename Scalar>
 void check_special(heed::isa target) {
   std::mt19937 random(11);
@@ -173,6 +173,7 @@ void check_special(heed::isa target) {
   expect(std::memcmp(guarded.out.data(), clean.out.data(), sizeof(Scalar) * std::size_t(clean.out.size())) == 0,
          where + "NaN and infinity behind the mask reach the output");
 
+#ifndef __FAST_MATH__  // which promises the compiler that nothing visible is a NaN: clang then drops it inside its own intrinsics
   auto visible = p;  // key 10 is seen by queries 10 and later
   visible.key(10, 3) = std::numeric_limits<Scalar>::quiet_NaN();
   const auto spread = visible.fused();
@@ -184,6 +185,7 @@ void check_special(heed::isa target) {
     }
     expect(i >= 10 ? all : !any, where + "NaN in key 10 and output row " + std::to_string(i));
   }
+#endif
 
   auto nothing = p;
   nothing.keep.setConstant(20, 40, false);
