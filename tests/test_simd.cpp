@@ -128,7 +128,7 @@ TEMPLATE_TEST_CASE("Each vector operation is that of its scalar, on numbers of e
   check_pairs<TestType>(operation::not_finite, [](S a, S) { return std::isfinite(a) ? 0 : 1; });
 }
 
-TEMPLATE_TEST_CASE("fma, round and scale", "[simd]", ALL_F32, ALL_F64) {
+TEMPLATE_TEST_CASE("fma, split and scale", "[simd]", ALL_F32, ALL_F64) {
   using S = typename TestType::S;
   using operation = typename TestType::operation;
   if (!TestType::on_this_cpu()) return;
@@ -147,10 +147,17 @@ TEMPLATE_TEST_CASE("fma, round and scale", "[simd]", ALL_F32, ALL_F64) {
       const S product = a[i] * b[i];
       CHECK((out[i] == std::fma(a[i], b[i], c[i]) || out[i] == product + c[i]));
     }
-    TestType::apply(operation::round, a.data(), b.data(), c.data(), out.data());
-    for (std::size_t i = 0; i < lanes; ++i) CHECK(out[i] == std::nearbyint(a[i]));
   }
-  for (int n = -120; n <= 120; ++n) CHECK(apply_one<TestType>(operation::scale, S(1.25), S(n)) == std::ldexp(S(1.25), n));
+  for (int n = -120; n <= 120; ++n)
+    for (const S r : {S(0), S(0.25), S(0.5), S(0.875)}) {
+      const S x = S(n) + r, rest = apply_one<TestType>(operation::split_rest, x);
+      const bool below = r == 0 && rest == 1;  // the same number
+      CHECK((rest == r || below));
+      const S right = std::ldexp(S(1.25), below ? n - 1 : n);
+      CHECK(apply_one<TestType>(operation::split_scale, x, S(1.25)) == right);
+      CHECK(apply_one<TestType>(operation::split_scale_positive, x, S(1.25)) == right);
+      CHECK(apply_one<TestType>(operation::split_scale_positive, x, S(-1.25)) == 0);
+    }
 }
 
 TEMPLATE_TEST_CASE("Transposes and sums", "[simd]", ALL_F32, ALL_F64) {

@@ -75,7 +75,11 @@ HEED_INLINE f32 fma(f32 a, f32 b, f32 c) { return {vfmaq_f32(c.reg, a.reg, b.reg
 HEED_INLINE f32(max)(f32 a, f32 b) { return {vbslq_f32(vcgtq_f32(a.reg, b.reg), a.reg, b.reg)}; }
 HEED_INLINE f32 abs(f32 a) { return {vabsq_f32(a.reg)}; }
 HEED_INLINE f32 with_sign(f32 a, f32 b) { return {vbslq_f32(vdupq_n_u32(0x80000000u), b.reg, a.reg)}; }
-HEED_INLINE f32 round(f32 a) { return {vrndnq_f32(a.reg)}; }
+HEED_INLINE f32 split(f32 a, f32& rest) {
+  const f32 whole = {vrndmq_f32(a.reg)};
+  rest = a - whole;
+  return whole;
+}
 HEED_INLINE f32 scale(f32 a, f32 n) {
   return {vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a.reg), vshlq_n_s32(vcvtnq_s32_f32(n.reg), 23)))};
 }
@@ -96,6 +100,7 @@ HEED_INLINE f32::mask not_less(f32 a, f32 b) { return ~less(a, b); }
 HEED_INLINE bool any(f32::mask m) { return vmaxvq_u32(m.reg) != 0; }
 HEED_INLINE bool all(f32::mask m) { return vminvq_u32(m.reg) != 0; }
 HEED_INLINE f32 select(f32::mask m, f32 a, f32 b) { return {vbslq_f32(m.reg, a.reg, b.reg)}; }
+HEED_INLINE f32 scale(f32::mask m, f32 a, f32 n) { return select(m, scale(a, n), f32::zero()); }
 
 HEED_INLINE void transpose(f32 (&v)[4]) {
   const float64x2_t a = vreinterpretq_f64_f32(vtrn1q_f32(v[0].reg, v[1].reg)),
@@ -145,7 +150,11 @@ HEED_INLINE f64 fma(f64 a, f64 b, f64 c) { return {vfmaq_f64(c.reg, a.reg, b.reg
 HEED_INLINE f64(max)(f64 a, f64 b) { return {vbslq_f64(vcgtq_f64(a.reg, b.reg), a.reg, b.reg)}; }
 HEED_INLINE f64 abs(f64 a) { return {vabsq_f64(a.reg)}; }
 HEED_INLINE f64 with_sign(f64 a, f64 b) { return {vbslq_f64(vdupq_n_u64(0x8000000000000000u), b.reg, a.reg)}; }
-HEED_INLINE f64 round(f64 a) { return {vrndnq_f64(a.reg)}; }
+HEED_INLINE f64 split(f64 a, f64& rest) {
+  const f64 whole = {vrndmq_f64(a.reg)};
+  rest = a - whole;
+  return whole;
+}
 HEED_INLINE f64 scale(f64 a, f64 n) {
   return {vreinterpretq_f64_s64(vaddq_s64(vreinterpretq_s64_f64(a.reg), vshlq_n_s64(vcvtnq_s64_f64(n.reg), 52)))};
 }
@@ -165,6 +174,7 @@ HEED_INLINE f64::mask not_less(f64 a, f64 b) { return ~less(a, b); }
 HEED_INLINE bool any(f64::mask m) { return vmaxvq_u32(vreinterpretq_u32_u64(m.reg)) != 0; }
 HEED_INLINE bool all(f64::mask m) { return vminvq_u32(vreinterpretq_u32_u64(m.reg)) != 0; }
 HEED_INLINE f64 select(f64::mask m, f64 a, f64 b) { return {vbslq_f64(m.reg, a.reg, b.reg)}; }
+HEED_INLINE f64 scale(f64::mask m, f64 a, f64 n) { return select(m, scale(a, n), f64::zero()); }
 
 HEED_INLINE void transpose(f64 (&v)[2]) {
   const float64x2_t a = v[0].reg, b = v[1].reg;

@@ -157,9 +157,11 @@ HEED_INLINE portable_vector<S, N> with_sign(portable_vector<S, N> a, portable_ve
       V, from_vector_bits<S>((vector_bits(a.lane[i]) & ~vector_bits(S(-0.0))) | (vector_bits(b.lane[i]) & vector_bits(S(-0.0)))));
 }
 template <typename S, int N>
-HEED_INLINE portable_vector<S, N> round(portable_vector<S, N> a) {
-  using V = portable_vector<S, N>;
-  HEED_EACH_LANE(V, static_cast<S>(__builtin_rint(static_cast<double>(a.lane[i]))));
+HEED_INLINE portable_vector<S, N> split(portable_vector<S, N> a, portable_vector<S, N>& rest) {
+  portable_vector<S, N> whole;
+  for (int i = 0; i < N; ++i) whole.lane[i] = static_cast<S>(__builtin_floor(static_cast<double>(a.lane[i])));
+  rest = a - whole;
+  return whole;
 }
 template <typename S, int N>
 HEED_INLINE portable_vector<S, N> scale(portable_vector<S, N> a, portable_vector<S, N> n) {
@@ -207,6 +209,10 @@ template <typename S, int N>
 HEED_INLINE portable_vector<S, N> select(portable_mask<N> m, portable_vector<S, N> a, portable_vector<S, N> b) {
   using V = portable_vector<S, N>;
   HEED_EACH_LANE(V, m.lane[i] ? a.lane[i] : b.lane[i]);
+}
+template <typename S, int N>
+HEED_INLINE portable_vector<S, N> scale(portable_mask<N> m, portable_vector<S, N> a, portable_vector<S, N> n) {
+  return select(m, scale(a, n), portable_vector<S, N>::zero());
 }
 template <typename S, int N>
 HEED_INLINE void transpose(portable_vector<S, N> (&v)[unsigned(N)]) {

@@ -36,8 +36,8 @@
 //   (max)(a, b)                   a > b ? a : b, so b where either is NaN (unless the build promises that there are none);
 //                               in parentheses, because a Windows header makes a macro of max
 //   abs(a)  with_sign(a, b)       |a|; |a| with the sign of b
-//   round(a)                      to the nearest integer, |a| < 2^22
-//   scale(a, n)                   a * 2^n for integers n; a and the result are normal numbers
+//   n = split(a, rest)            a = n + rest, n an integer and rest in [0, 1]; |a| < 2^22. n is for scale alone
+//   scale(a, n)  scale(m, a, n)   a * 2^n for n from split, and 0 where m is false; a and the result are normal numbers
 //   V::mask                       a truth value a lane: & | ~, any(m), all(m)
 //   less(a, b)  not_less(a, b)    compares; with a NaN less is false and not_less true, whatever the compiler is told about NaN
 //   not_finite(a)                 infinite or NaN, from the bits
@@ -73,11 +73,13 @@
 #define HEED_BEGIN_AVX512 HEED_TARGET_AVX512 namespace detail { namespace avx512 {
 #define HEED_END_REGION } } HEED_TARGET_POP
 
-// Unrolls a loop whose constant trip count is at most 16.
+// Unrolls a loop whose constant trip count is at most 16; the inner loop of a register tile by 4, so that its end is foreseen.
 #if defined(__clang__)
 #define HEED_UNROLL _Pragma("unroll")
+#define HEED_UNROLL_BY_4 _Pragma("unroll(4)")
 #else
 #define HEED_UNROLL _Pragma("GCC unroll 16")
+#define HEED_UNROLL_BY_4 _Pragma("GCC unroll 4")
 #endif
 
 HEED_NAMESPACE_BEGIN
