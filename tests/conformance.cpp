@@ -21,6 +21,10 @@ const std::map<std::string, op_function> ops = {
     {"gated_delta", conformance::run_gated_delta},
     {"rwkv7", conformance::run_rwkv7},
     {"selective_scan", conformance::run_selective_scan},
+    {"Attention", conformance::run_onnx_attention},
+    {"Softmax", conformance::run_onnx_softmax},
+    {"RotaryEmbedding", conformance::run_onnx_rotary_embedding},
+    {"FlexAttention", conformance::run_onnx_flex_attention},
     {"LinearAttention", conformance::run_onnx_linear_attention},
     {"CausalConvWithState", conformance::run_onnx_causal_conv},
 };
