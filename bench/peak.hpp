@@ -1,0 +1,148 @@
+#pragma once
+
+#include <heed/detail/kernels.hpp>
+#include <heed/executor.hpp>
+#include <heed/isa.hpp>
+#include <heed/types.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <type_traits>
+
+// The yardsticks: what this machine can do at most, measured and not looked up.
+
+HEED_NAMESPACE_BEGIN
+HEED_BEGIN_BASELINE
+#include "burst.inc"
+HEED_END_REGION
+#if HEED_X86
+HEED_BEGIN_AVX2
+#include "burst.inc"
+HEED_END_REGION
+HEED_BEGIN_AVX512
+#include "burst.inc"
+HEED_END_REGION
+#endif
+HEED_NAMESPACE_END
+
+namespace bench {
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Whether this CPU multiplies pairs of bfloat16 (AVX512-BF16).
+inline bool has_bf16_pairs() {
+#if HEED_X86
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return heed::best_isa() == heed::isa::avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5) != 0;
+#else
+  return false;
+#endif
+}
+
+#if HEED_X86
+/// burst_vectors vdpbf16ps a step, 64 operations each.
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) inline void bf16_burst(long steps) {
+  constexpr int vectors = heed::detail::avx512::burst_vectors;
+  __m512 sums[vectors];
+  HEED_UNROLL
+  for (int i = 0; i < vectors; ++i) sums[i] = _mm512_setzero_ps();
+  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+  for (long s = 0; s < steps; ++s) {
+    HEED_UNROLL
+    for (int i = 0; i < vectors; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], ones, ones);
+  }
+  HEED_UNROLL
+  for (int i = 0; i < vectors; ++i) __asm__ volatile("" : : "m"(sums[i]));
+}
+#endif
+
+/// A burst, and the operations of one of its steps.
+struct burst {
+  void (*run)(long steps);
+  double operations;
+};
+
+/// The multiply-adds of Acc (float or double) on one instruction set.
+template <typename Acc>
+burst fma_burst(heed::isa target) {
+  namespace d = heed::detail;
+  constexpr bool wide = sizeof(Acc) == sizeof(double);
+  constexpr double each = 2 * d::baseline::burst_vectors;
+  switch (d::resolve(target)) {
+#if HEED_X86
+    case heed::isa::avx512: {
+      using V = std::conditional_t<wide, d::avx512::f64, d::avx512::f32>;
+      return {d::avx512::multiply_add_burst<V>, each * V::lanes};
+    }
+    case heed::isa::avx2: {
+      using V = std::conditional_t<wide, d::avx2::f64, d::avx2::f32>;
+      return {d::avx2::multiply_add_burst<V>, each * V::lanes};
+    }
+#endif
+    default: {
+      using V = std::conditional_t<wide, d::baseline::f64, d::baseline::f32>;
+      return {d::baseline::multiply_add_burst<V>, each * V::lanes};
+    }
+  }
+}
+
+/// Operations a second that one core reaches at best: the best of many bursts, each too short (some 20 microseconds) for an interruption to
+/// hit them all.
+inline double best_rate(const burst& work, double seconds = 0.004) {
+  constexpr long steps = 2000;
+  double best = 0;
+  const auto start = std::chrono::steady_clock::now();
+  do {
+    const auto burst_start = std::chrono::steady_clock::now();
+    work.run(steps);
+    best = (std::max)(best, double(steps) * work.operations / seconds_since(burst_start));
+  } while (seconds_since(start) < seconds);
+  return best;
+}
+
+template <typename Acc>
+double fma_peak(heed::isa target = heed::isa::automatic) {
+  return best_rate(fma_burst<Acc>(target));
+}
+
+/// 0 where there is no such instruction.
+inline double bf16_peak() {
+#if HEED_X86
+  if (has_bf16_pairs()) return best_rate({bf16_burst, 64.0 * heed::detail::avx512::burst_vectors});
+#endif
+  return 0;
+}
+
+/// Bytes a second at which `threads` threads read this memory from front to back, each its own share: the best of some passes. What is
+/// measured is what the caller will read: the same pages. `bytes` should be far more than the caches hold.
+inline double read_bandwidth(const void* data, std::size_t bytes, int threads) {
+  struct share {
+    const float* data;
+    heed::index count;
+    void (*read)(const float*, heed::index);
+  };
+  namespace d = heed::detail;
+  share each{static_cast<const float*>(data), heed::index(bytes / sizeof(float) / std::size_t(threads)) / 256 * 256,
+             d::baseline::read_burst<d::baseline::f32>};
+#if HEED_X86
+  if (heed::best_isa() == heed::isa::avx2) each.read = d::avx2::read_burst<d::avx2::f32>;
+  if (heed::best_isa() == heed::isa::avx512) each.read = d::avx512::read_burst<d::avx512::f32>;
+#endif
+  const auto work = [](void* context, int worker) {
+    const share& mine = *static_cast<share*>(context);
+    mine.read(mine.data + worker * mine.count, mine.count);
+  };
+  heed::thread_executor pool(threads);
+  double best = 0;
+  for (int pass = 0; pass < 4; ++pass) {
+    const auto start = std::chrono::steady_clock::now();
+    pool.run(threads, work, &each);
+    best = (std::max)(best, double(each.count) * threads * sizeof(float) / seconds_since(start));
+  }
+  return best;
+}
+
+}  // namespace bench

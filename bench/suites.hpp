@@ -1,0 +1,12 @@
+#pragma once
+
+// The families of benchmarks, one file each. `everything`: all sizes, for a run that filters; else a selection that takes two minutes.
+
+namespace bench {
+
+void register_forward(bool everything);
+void register_small(bool everything);
+void register_decode(bool everything);
+void register_projection(bool everything);
+
+}  // namespace bench
