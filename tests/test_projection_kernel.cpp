@@ -17,7 +17,6 @@ namespace {
 
 std::atomic<long> allocations{0};
 
-
 template <typename Scalar>
 using columns = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>;
 
@@ -61,9 +60,12 @@ class surrounded {
 template <typename Scalar>
 surrounded<Scalar> place(heed::index rows, heed::index cols, int order) {
   switch (order) {
-    case 0: return {rows, cols, cols + 5, 1};
-    case 1: return {rows, cols, 1, rows + 3};
-    default: return {rows, cols, 2 * cols + 1, 2};
+    case 0:
+      return {rows, cols, cols + 5, 1};
+    case 1:
+      return {rows, cols, 1, rows + 3};
+    default:
+      return {rows, cols, 2 * cols + 1, 2};
   }
 }
 
@@ -71,10 +73,12 @@ struct shape {
   heed::index n, depth, cols;
 };
 
-/// Both kernels (few rows and many), every remainder of the register tiles (8 x 48, 4 x 24, 4 x 8 and so on) and of the blocks of depth.
-const shape shapes[] = {{0, 5, 7},    {3, 0, 7},     {3, 5, 0},    {1, 1, 1},     {1, 17, 49},  {2, 40, 600}, {4, 9, 15},   {4, 300, 47}, {5, 8, 48},
-                        {5, 513, 16}, {7, 16, 17},   {8, 31, 31},  {9, 33, 8},    {16, 15, 33}, {17, 64, 64}, {23, 7, 97},  {31, 48, 3},  {64, 513, 5}, {20, 1025, 60},
-                        {257, 3, 50}, {300, 20, 24}, {513, 2, 2}};
+/// Both kernels (few rows and many), every remainder of the register tiles (8 x 48, 4 x 24, 4 x 8 and so on) and of the blocks of
+/// depth.
+const shape shapes[] = {{0, 5, 7},      {3, 0, 7},    {3, 5, 0},     {1, 1, 1},    {1, 17, 49}, {2, 40, 600},
+                        {4, 9, 15},     {4, 300, 47}, {5, 8, 48},    {5, 513, 16}, {7, 16, 17}, {8, 31, 31},
+                        {9, 33, 8},     {16, 15, 33}, {17, 64, 64},  {23, 7, 97},  {31, 48, 3}, {64, 513, 5},
+                        {20, 1025, 60}, {257, 3, 50}, {300, 20, 24}, {513, 2, 2}};
 
 template <typename Scalar>
 void check_every_order(heed::isa target) {
@@ -156,7 +160,9 @@ TEST_CASE("NaN and infinity in a row of x reach that row, in a column of the wei
         heed::attention_options options;
         options.target = target;
         heed::rows<float> x = testing::random_rows<float>(n, 37, 1), w = testing::random_rows<float>(37, 53, 2);
-        const auto project = [&] { return column_major ? heed::project(x, columns<float>(w), options) : heed::project(x, w, options); };
+        const auto project = [&] {
+          return column_major ? heed::project(x, columns<float>(w), options) : heed::project(x, w, options);
+        };
         const heed::rows<float> clean = project();
         x(0, 36) = nan;
         x(n - 1, 5) = inf;
@@ -181,7 +187,8 @@ TEST_CASE("A row of many does not depend on the others") {
     options.target = target;
     const auto x = testing::random_rows<float>(300, 130, 1), w = testing::random_rows<float>(130, 77, 2);
     const auto whole = heed::project(x, w, options);
-    for (const heed::index n : {1, 4, 5, 13}) CHECK(same_bits(heed::project(x.middleRows(11, n), w, options), heed::rows<float>(whole.middleRows(11, n))));
+    for (const heed::index n : {1, 4, 5, 13})
+      CHECK(same_bits(heed::project(x.middleRows(11, n), w, options), heed::rows<float>(whole.middleRows(11, n))));
   }
 }
 
@@ -198,7 +205,8 @@ TEST_CASE("project_into allocates nothing once the workspace has grown") {
 
 TEST_CASE("Scalars without a kernel use Eigen's product") {
   const auto x = testing::random_rows<long double>(9, 20, 1), w = testing::random_rows<long double>(20, 11, 2);
-  testing::check_as_exact_as(heed::project(x, w), plain_product<long double, long double>(x, w), plain_product<long double, long double>(x, w), 20);
+  testing::check_as_exact_as(heed::project(x, w), plain_product<long double, long double>(x, w),
+                             plain_product<long double, long double>(x, w), 20);
 }
 
 TEST_CASE("project_into refuses sizes that do not fit, and writes nothing") {

@@ -38,9 +38,10 @@ matrix_view<Scalar> whole(const tensor_view<Scalar>& view) {
 
 /// X W, a linear layer without bias, into the caller's own memory: x n x d_model, weight d_model x d_out -> out n x d_out.
 ///
-/// Of the options, target, threads and executor matter; the result is bitwise the same for every number of threads. half and bfloat16 are
-/// summed up in float and rounded once. out must have its size already and may not overlap the inputs. Throws std::invalid_argument for
-/// sizes that do not fit together, before anything is written. Allocates nothing once `memory` has grown and when the inputs lie in memory.
+/// Of the options, target, threads and executor matter; the result is bitwise the same for every number of threads. half and bfloat16
+/// are summed up in float and rounded once. out must have its size already and may not overlap the inputs. Throws
+/// std::invalid_argument for sizes that do not fit together, before anything is written. Allocates nothing once `memory` has grown and
+/// when the inputs lie in memory.
 template <typename X, typename Weight, typename Out>
 void project_into(const X& x, const Weight& weight, Out&& out, const attention_options& options, workspace& memory) {
   detail::check_projection_types<X, Weight>();
@@ -52,7 +53,8 @@ void project_into(const X& x, const Weight& weight, Out&& out, const attention_o
   detail::check_equal("project_into", "out: columns", out.cols(), "weight's columns", weight.cols());
   const detail::input<Scalar, X> x_in(x);
   const detail::input<Scalar, Weight> w_in(weight);
-  detail::project<Scalar, 1>(detail::whole(x_in.view), {{detail::whole(w_in.view), detail::whole(writable_view(out))}}, options, memory);
+  detail::project<Scalar, 1>(detail::whole(x_in.view), {{detail::whole(w_in.view), detail::whole(writable_view(out))}}, options,
+                             memory);
 }
 
 /// X W, a linear layer without bias: x n x d_model, weight d_model x d_out -> n x d_out. See project_into.
@@ -95,9 +97,11 @@ auto project_qkv(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const 
 
 /// Self-attention of one sequence: attention(X W_Q, X W_K, X W_V).
 ///
-/// x n x d_model, w_q and w_k d_model x d_k, w_v d_model x d_v -> n x d_v. Throws std::invalid_argument where the sizes do not fit together.
+/// x n x d_model, w_q and w_k d_model x d_k, w_v d_model x d_v -> n x d_v. Throws std::invalid_argument where the sizes do not fit
+/// together.
 template <typename X, typename Wq, typename Wk, typename Wv, typename... Terms>
-auto self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options = {}, const Terms&... terms) {
+auto self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options = {},
+                    const Terms&... terms) {
   const auto projected = project_qkv(x, w_q, w_k, w_v, options);
   return attention(projected.query, projected.key, projected.value, options, terms...);
 }
@@ -114,11 +118,11 @@ auto self_attention_batch(const X& x, index batch, const Wq& w_q, const Wk& w_k,
 /// projections, the heads, and W_O.
 ///
 /// x [batch * n, d_model], w_q d_model x (num_heads * d_k), w_k d_model x (num_kv_heads * d_k), w_v d_model x (num_kv_heads * d_v),
-/// w_o (num_heads * d_v) x d_out -> [batch * n, d_out]. Head h is columns [h * d, (h + 1) * d) of a projection. A row that sees no key is 0.
-/// Throws std::invalid_argument where the sizes do not fit together.
+/// w_o (num_heads * d_v) x d_out -> [batch * n, d_out]. Head h is columns [h * d, (h + 1) * d) of a projection. A row that sees no key
+/// is 0. Throws std::invalid_argument where the sizes do not fit together.
 template <typename X, typename Wq, typename Wk, typename Wv, typename Wo, typename... Terms>
-auto multi_head_self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const Wo& w_o, index num_heads, index num_kv_heads,
-                               const attention_options& options = {}, index batch = 1, const Terms&... terms) {
+auto multi_head_self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const Wo& w_o, index num_heads,
+                               index num_kv_heads, const attention_options& options = {}, index batch = 1, const Terms&... terms) {
   constexpr const char* name = "multi_head_self_attention";
   detail::check_projection_types<X, Wo>();
   detail::check_heads(name, "w_q", w_q.cols(), "num_heads", num_heads);
@@ -126,8 +130,9 @@ auto multi_head_self_attention(const X& x, const Wq& w_q, const Wk& w_k, const W
   detail::check_heads(name, "w_v", w_v.cols(), "num_kv_heads", num_kv_heads);
   detail::check_equal(name, "w_o: rows", w_o.rows(), "num_heads * d_v", num_heads * (w_v.cols() / num_kv_heads));
   const auto projected = project_qkv(x, w_q, w_k, w_v, options);
-  return project(multi_head_attention(projected.query, projected.key, projected.value, num_heads, num_kv_heads, options, batch, terms...), w_o,
-                 options);
+  return project(
+      multi_head_attention(projected.query, projected.key, projected.value, num_heads, num_kv_heads, options, batch, terms...), w_o,
+      options);
 }
 
 HEED_NAMESPACE_END

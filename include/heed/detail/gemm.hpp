@@ -49,11 +49,11 @@ gemm_kernel<In> select_gemm(isa target) {
   }
 }
 
-/// x times every weight on the kernels: rows of x are cut into blocks and, where these are too few for the threads, columns into ranges.
-/// How they are cut changes no result.
+/// x times every weight on the kernels: rows of x are cut into blocks and, where these are too few for the threads, columns into
+/// ranges. How they are cut changes no result.
 template <typename Scalar, std::size_t Count>
-void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count], const attention_options& options,
-                        workspace& memory) {
+void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count],
+                        const attention_options& options, workspace& memory) {
   using In = kernel_scalar<Scalar>;
   const gemm_kernel<In> kernel = select_gemm<In>(options.target);
   gemm_product<In> products[Count];
@@ -62,8 +62,13 @@ void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Sca
   for (std::size_t i = 0; i < Count; ++i) {
     const matrix_view<const Scalar>& w = projections[i].weight;
     const matrix_view<Scalar>& out = projections[i].out;
-    products[i] = {reinterpret_cast<const In*>(w.data), reinterpret_cast<In*>(out.data), w.cols, w.row_stride, w.col_stride,
-                   out.row_stride, out.col_stride};
+    products[i] = {reinterpret_cast<const In*>(w.data),
+                   reinterpret_cast<In*>(out.data),
+                   w.cols,
+                   w.row_stride,
+                   w.col_stride,
+                   out.row_stride,
+                   out.col_stride};
     panels += gemm_panels(w.cols, kernel.panel_cols);
     few = few && (w.row_stride == 1 || w.col_stride == 1);
   }
@@ -98,7 +103,8 @@ void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Sca
 template <typename Scalar>
 auto as_eigen(const matrix_view<Scalar>& m) {
   using plain = Eigen::Matrix<std::remove_const_t<Scalar>, Eigen::Dynamic, Eigen::Dynamic>;
-  using map = Eigen::Map<std::conditional_t<std::is_const<Scalar>::value, const plain, plain>, 0, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
+  using map = Eigen::Map<std::conditional_t<std::is_const<Scalar>::value, const plain, plain>, 0,
+                         Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
   return map(m.data, m.rows, m.cols, {m.col_stride, m.row_stride});
 }
 

@@ -15,8 +15,8 @@ struct gemm_product {
   size out_row = 0, out_col = 1;
 };
 
-/// Rows [row_begin, row_end) of x (n x depth) times several weights. The columns of each product are cut into panels, which are numbered
-/// through: a call computes the panels [panel_begin, panel_end).
+/// Rows [row_begin, row_end) of x (n x depth) times several weights. The columns of each product are cut into panels, which are
+/// numbered through: a call computes the panels [panel_begin, panel_end).
 template <typename In>
 struct gemm_params {
   const In* x = nullptr;
@@ -28,7 +28,7 @@ struct gemm_params {
 };
 
 /// Terms of each sum that are added before the sums go back to memory: so much of x and of a panel stays in the first two cache levels
-/// (128 and 256 were 2 to 5 % slower on a Xeon with 48 KiB and 2 MiB).
+/// (256 was 0 to 2 % slower on a Xeon with 48 KiB and 2 MiB).
 constexpr size gemm_depth = 512;
 
 /// Rows of x that a call of the kernel has at a time: enough for the packing of a weight to be small beside the multiplications.
