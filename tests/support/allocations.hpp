@@ -1,0 +1,55 @@
+#pragma once
+
+// Counts every operator new of the program. To be included by one file of a program, since it replaces the operators.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace testing {
+
+inline std::atomic<long> allocations{0};
+
+inline void* count_allocation(std::size_t size, std::size_t alignment) noexcept {
+  ++allocations;
+  return std::aligned_alloc(alignment, (size / alignment + 1) * alignment);
+}
+inline void* must_have(void* memory) {
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+constexpr std::size_t usual_alignment = alignof(std::max_align_t);
+
+}  // namespace testing
+
+// Not inlined: g++ would see free where it expects delete, and warn.
+#define HEED_TEST_NOINLINE __attribute__((noinline))
+HEED_TEST_NOINLINE void* operator new(std::size_t size) {
+  return testing::must_have(testing::count_allocation(size, testing::usual_alignment));
+}
+HEED_TEST_NOINLINE void* operator new[](std::size_t size) {
+  return testing::must_have(testing::count_allocation(size, testing::usual_alignment));
+}
+HEED_TEST_NOINLINE void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return testing::count_allocation(size, testing::usual_alignment);
+}
+HEED_TEST_NOINLINE void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
+  return testing::count_allocation(size, testing::usual_alignment);
+}
+HEED_TEST_NOINLINE void* operator new(std::size_t size, std::align_val_t alignment) {
+  return testing::must_have(testing::count_allocation(size, static_cast<std::size_t>(alignment)));
+}
+HEED_TEST_NOINLINE void* operator new[](std::size_t size, std::align_val_t alignment) {
+  return testing::must_have(testing::count_allocation(size, static_cast<std::size_t>(alignment)));
+}
+HEED_TEST_NOINLINE void operator delete(void* memory) noexcept { std::free(memory); }
+HEED_TEST_NOINLINE void operator delete[](void* memory) noexcept { std::free(memory); }
+HEED_TEST_NOINLINE void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+HEED_TEST_NOINLINE void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+HEED_TEST_NOINLINE void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+HEED_TEST_NOINLINE void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+HEED_TEST_NOINLINE void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+HEED_TEST_NOINLINE void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+HEED_TEST_NOINLINE void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+HEED_TEST_NOINLINE void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
