@@ -76,8 +76,8 @@ double best_seconds(benchmark::State& state, const Call& call) {
 template <typename Scalar, typename Call>
 double measure(benchmark::State& state, const work& todo, const Call& call) {
   using Acc = heed::accumulator_t<Scalar>;
-  constexpr bool half_width = sizeof(Scalar) < sizeof(Acc);
-  const double fma_before = fma_peak<Acc>(todo.target), bf16_before = half_width ? bf16_peak() : 0;
+  constexpr bool pairs = std::is_same<Scalar, Eigen::bfloat16>::value;
+  const double fma_before = fma_peak<Acc>(todo.target), bf16_before = pairs ? bf16_peak() : 0;
   const double best = best_seconds(state, call);
   const double fma = (std::max)(fma_before, fma_peak<Acc>(todo.target));
   const double rate = todo.operations / best;

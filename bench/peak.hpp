@@ -48,7 +48,7 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) inline void bf16
   constexpr int vectors = heed::detail::avx512::burst_vectors;
   __m512 sums[vectors];
   HEED_UNROLL
-  for (int i = 0; i < vectors; ++i) sums[i] = _mm512_setzero_ps();
+  for (int i = 0; i < vectors; ++i) sums[i] = _mm512_set1_ps(float(i));  // unlike each other, or the compiler merges them
   const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
   for (long s = 0; s < steps; ++s) {
     HEED_UNROLL
