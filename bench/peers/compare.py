@@ -1,0 +1,301 @@
+#!/usr/bin/env python3
+"""heed and its peers side by side: the same inputs, one process, pinned, every output checked against a float64 reference.
+
+The contenders take turns, a few calls each, so that whatever else the machine does hits all of them alike; the figures are those of the
+fastest call. A peer that has several ways to say the same thing is shown with its fastest. Calls that take microseconds are left to
+heed_bench: here they would measure Python."""
+import argparse
+import ctypes
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Workload:
+    def __init__(self, name, heads, kv_heads, n_q, n_kv, d, causal=False, bfloat16=False):
+        self.name, self.heads, self.kv_heads, self.n_q, self.n_kv, self.d = name, heads, kv_heads, n_q, n_kv, d
+        self.causal, self.bfloat16 = causal, bfloat16
+
+    def inputs(self):
+        draw = np.random.default_rng(1)
+        shapes = [(1, self.heads, self.n_q, self.d)] + 2 * [(1, self.kv_heads, self.n_kv, self.d)]
+        arrays = [draw.standard_normal(shape, dtype=np.float32) for shape in shapes]
+        return [to_float(to_bfloat16(a)) for a in arrays] if self.bfloat16 else arrays
+
+    def operations(self):
+        """What is needed: four for each visible pair and dimension."""
+        pairs = self.n_q * (self.n_q + 1) / 2 if self.causal else self.n_q * self.n_kv
+        return 4 * self.heads * self.d * pairs
+
+    def tolerance(self):
+        """Far above any honest rounding: it tells an answer to another question, not a less careful one."""
+        return 1e-2 if self.bfloat16 else 1e-5
+
+
+WORKLOADS = [
+    *(Workload(f"f32, d={d}, n={n}, {'causal' if causal else 'full'}", 1, 1, n, n, d, causal)
+      for n in (512, 2048, 4096) for d in (64, 128) for causal in (False, True)),
+    *(Workload(f"bf16, d={d}, n=2048, {'causal' if causal else 'full'}", 1, 1, 2048, 2048, d, causal, True)
+      for d in (64, 128) for causal in (False, True)),
+    Workload("f32, d=128, decode, 32/8 heads, n_kv=65536", 32, 8, 1, 65536, 128),
+    Workload("bf16, d=128, decode, 32/8 heads, n_kv=65536", 32, 8, 1, 65536, 128, bfloat16=True),
+]
+
+
+def to_bfloat16(x):
+    """The bits of the nearest bfloat16, ties to even."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def to_float(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def reference(workload, query, key, value):
+    """softmax(Q K^T / sqrt(d)) V in float64, a block of rows at a time."""
+    out = np.empty(query.shape)
+    for h in range(workload.heads):
+        kv = h // (workload.heads // workload.kv_heads)
+        k, v = key[0, kv].astype(np.float64), value[0, kv].astype(np.float64)
+        for first in range(0, workload.n_q, 512):
+            rows = slice(first, min(first + 512, workload.n_q))
+            scores = query[0, h, rows].astype(np.float64) @ k.T / np.sqrt(workload.d)
+            if workload.causal:
+                i = np.arange(rows.start, rows.stop)[:, None]
+                scores[np.arange(workload.n_kv)[None, :] > i] = -np.inf
+            weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+            out[0, h, rows] = (weights / weights.sum(axis=1, keepdims=True)) @ v
+    return out
+
+
+# A contender: a name, and prepare(workload, inputs, threads), which yields (form, call, result) for each way it has to compute this:
+# call() is what is timed, result() then gives the last output as floats.
+
+
+class Heed:
+    name = "heed"
+
+    def __init__(self, build):
+        library = build / "libheed_shim.so"
+        compiler = os.environ.get("CXX", "c++").split()
+        eigen = next((p for p in os.environ.get("EIGEN", "/usr/include/eigen3:/usr/local/include/eigen3").split(":") if os.path.isdir(p)), None)
+        if eigen is None:
+            sys.exit("compare.py: Eigen is not in /usr/include/eigen3; say where it is: EIGEN=DIR")
+        source = pathlib.Path(__file__).with_name("heed_shim.cpp")
+        subprocess.run([*compiler, "-std=c++17", "-O2", "-shared", "-fPIC", f"-I{ROOT}/include", "-isystem", eigen, source, "-o", library,
+                        "-pthread"], check=True)
+        self.forward = ctypes.CDLL(str(library)).heed_forward
+        self.forward.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_long] * 5 + [ctypes.c_int] * 3
+
+    def prepare(self, w, inputs, threads):
+        arrays = [to_bfloat16(a) for a in inputs] if w.bfloat16 else inputs
+        out = np.empty_like(arrays[0])
+        arguments = [a.ctypes.data for a in (*arrays, out)] + [w.heads, w.kv_heads, w.n_q, w.n_kv, w.d, w.causal, threads, w.bfloat16]
+
+        def call(keep=arrays):  # the arguments are bare addresses: hold what they point to
+            if self.forward(*arguments):
+                raise RuntimeError("heed refused the call")
+
+        yield "", call, lambda: to_float(out) if w.bfloat16 else out
+
+
+class OnnxRuntime:
+    """Three operators mean attention here; which is fastest depends on the workload."""
+    name = "ONNX Runtime"
+
+    def __init__(self):
+        import onnx
+        import onnxruntime
+        self.onnx, self.runtime = onnx, onnxruntime
+
+    def session(self, node, inputs, outputs, threads, microsoft):
+        helper = self.onnx.helper
+        infos = [helper.make_tensor_value_info(name, self.onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for name, a in inputs.items()]
+        outs = [helper.make_tensor_value_info(name, self.onnx.TensorProto.FLOAT, None) for name in outputs]
+        opsets = [helper.make_opsetid("", 23)] + ([helper.make_opsetid("com.microsoft", 1)] if microsoft else [])
+        model = helper.make_model(helper.make_graph([node], "attention", infos, outs), opset_imports=opsets, ir_version=10)
+        options = self.runtime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
+        session = self.runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        last = [None]
+
+        def call():
+            last[0] = session.run([outputs[0]], inputs)[0]
+
+        return call, lambda: last[0]
+
+    def prepare(self, w, inputs, threads):
+        if w.bfloat16:
+            return
+        make = self.onnx.helper.make_node
+        query, key, value = inputs
+        node = make("Attention", ["q", "k", "v"], ["y"], is_causal=int(w.causal))
+        yield "Attention", *self.session(node, {"q": query, "k": key, "v": value}, ["y"], threads, False)
+
+        def packed(x):
+            return np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(1, x.shape[2], -1)
+
+        def unpacked(session):
+            call, result = session
+            return call, lambda: result().reshape(1, w.n_q, w.heads, w.d).transpose(0, 2, 1, 3)
+
+        three = {"q": packed(query), "k": packed(key), "v": packed(value)}
+        if w.heads == w.kv_heads:
+            node = make("MultiHeadAttention", ["q", "k", "v"], ["y"], domain="com.microsoft", num_heads=w.heads, unidirectional=int(w.causal))
+            yield "MultiHeadAttention", *unpacked(self.session(node, three, ["y"], threads, True))
+        if w.causal:  # always causal, and it wants the (empty) past and the lengths
+            empty = np.zeros((1, w.kv_heads, 0, w.d), np.float32)
+            more = {"past_k": empty, "past_v": empty, "last": np.array([w.n_kv - 1], np.int32), "total": np.array([w.n_kv], np.int32)}
+            node = make("GroupQueryAttention", ["q", "k", "v", *more], ["y", "present_k", "present_v"], domain="com.microsoft",
+                        num_heads=w.heads, kv_num_heads=w.kv_heads)
+            yield "GroupQueryAttention", *unpacked(self.session(node, {**three, **more}, ["y", "present_k", "present_v"], threads, True))
+
+
+class OpenVino:
+    name = "OpenVINO"
+
+    def __init__(self):
+        import openvino
+        import openvino.opset13
+        self.ov, self.ops = openvino, openvino.opset13
+
+    def prepare(self, w, inputs, threads):
+        if w.heads != w.kv_heads:
+            return
+        kind = self.ov.Type.bf16 if w.bfloat16 else self.ov.Type.f32
+        parameters = [self.ops.parameter(a.shape, kind) for a in inputs]
+        node = self.ops.scaled_dot_product_attention(*parameters, causal=w.causal)
+        model = self.ov.Model([node], parameters, "attention")
+        compiled = self.ov.Core().compile_model(model, "CPU", {
+            "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "bf16" if w.bfloat16 else "f32",
+            "ENABLE_CPU_PINNING": False})
+        request = compiled.create_infer_request()
+        arrays = [to_bfloat16(a) for a in inputs] if w.bfloat16 else inputs
+        tensors = [self.ov.Tensor(a, a.shape, kind) if w.bfloat16 else self.ov.Tensor(a, shared_memory=True) for a in arrays]
+        for i, tensor in enumerate(tensors):
+            request.set_input_tensor(i, tensor)
+
+        def result(keep=arrays):  # a tensor looks at its array
+            data = request.get_output_tensor(0).data
+            # numpy has no bfloat16: the same bytes, seen as 16-bit integers
+            return to_float(np.frombuffer(data.tobytes(), np.uint16).reshape(inputs[0].shape)) if w.bfloat16 else data
+
+        yield "ScaledDotProductAttention", request.infer, result
+
+
+class Torch:
+    name = "PyTorch"
+
+    def __init__(self):
+        import torch
+        torch.set_grad_enabled(False)
+        self.torch = torch
+
+    def prepare(self, w, inputs, threads):
+        torch = self.torch
+        torch.set_num_threads(threads)
+        q, k, v = (torch.from_numpy(a).to(torch.bfloat16 if w.bfloat16 else torch.float32) for a in inputs)
+
+        last = [None]
+
+        def call():
+            last[0] = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=w.causal, enable_gqa=w.heads != w.kv_heads)
+
+        yield "scaled_dot_product_attention", call, lambda: last[0].float().numpy()
+
+
+class Entry:
+    """One way of one contender to compute a workload, and the fastest call seen."""
+
+    def __init__(self, contender, form, call, result):
+        self.contender, self.form, self.call, self.result, self.best, self.error = contender, form, call, result, float("inf"), None
+
+    def take_turn(self, seconds):
+        self.call()  # threads and caches wake up outside the clock
+        end = time.perf_counter() + seconds
+        while True:
+            start = time.perf_counter()
+            self.call()
+            now = time.perf_counter()
+            self.best = min(self.best, now - start)
+            if now >= end:
+                return
+
+
+def compare(workload, contenders, threads, rounds, seconds):
+    """All entries that can compute the workload, checked and timed."""
+    inputs = workload.inputs()
+    expected = reference(workload, *inputs)
+    entries = []
+    for contender in contenders:
+        forms = contender.prepare(workload, inputs, threads)
+        while True:
+            try:
+                entry = Entry(contender, *next(forms))
+                entry.call()
+            except StopIteration:
+                break
+            except Exception as error:  # whatever a peer throws where it cannot do this
+                print(f"  {contender.name} cannot do '{workload.name}': {str(error).splitlines()[0][:110]}", file=sys.stderr)
+                continue
+            entry.error = np.linalg.norm(entry.result() - expected) / np.linalg.norm(expected)
+            entries.append(entry)
+    for _ in range(rounds):
+        for entry in entries:
+            entry.take_turn(seconds)
+            time.sleep(0.02)  # a pool's threads look for work a while before they sleep: not into the next turn
+    return entries
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/peers", help="where heed's shared library is built")
+    parser.add_argument("--torch", action="store_true", help="compare with PyTorch too")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--filter", default="", help="only workloads whose name contains this")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.15, help="of each turn")
+    arguments = parser.parse_args()
+
+    cpus = sorted(os.sched_getaffinity(0))
+    if max(arguments.threads) > len(cpus):
+        print(f"Only {len(cpus)} CPUs: leaving out larger --threads", file=sys.stderr)
+    workloads = [w for w in WORKLOADS if arguments.filter in w.name]
+    if not workloads:
+        sys.exit(f"compare.py: no workload's name contains '{arguments.filter}': " + "; ".join(w.name for w in WORKLOADS))
+    arguments.build.mkdir(parents=True, exist_ok=True)
+    contenders = [Heed(arguments.build), OnnxRuntime(), OpenVino()] + ([Torch()] if arguments.torch else [])
+
+    wrong = 0
+    for threads in (t for t in arguments.threads if t <= len(cpus)):
+        os.sched_setaffinity(0, cpus[-threads:])  # the last CPUs: the first often serves interrupts
+        print(f"\n{threads} thread{'s' if threads > 1 else ''}, on CPU {', '.join(map(str, cpus[-threads:]))}")
+        print(f"{'workload':46} {'contender':42} {'ms':>9} {'GFLOP/s':>8} {'heed is':>9} {'error':>8}")
+        for workload in workloads:
+            entries = compare(workload, contenders, threads, arguments.rounds, arguments.seconds)
+            ours = next((e.best for e in entries if e.contender.name == "heed"), float("nan"))
+            for contender in contenders:
+                mine = [e for e in entries if e.contender is contender]
+                if not mine:
+                    continue
+                right = [e for e in mine if e.error <= workload.tolerance()]
+                entry = min(right or mine, key=lambda e: e.best)
+                wrong += len(mine) - len(right)
+                name = f"{contender.name}, {entry.form}" if entry.form else contender.name
+                times = f"{entry.best / ours:8.2f}x" if entry.contender.name != "heed" else ""
+                print(f"{workload.name:46} {name:42} {entry.best * 1e3:9.3f} {workload.operations() / entry.best * 1e-9:8.1f} {times:>9} "
+                      f"{entry.error:8.1e}{'' if right else '  WRONG'}", flush=True)
+    os.sched_setaffinity(0, cpus)
+    if wrong:
+        sys.exit(f"compare.py: {wrong} outputs were not attention's")
+
+
+if __name__ == "__main__":
+    main()
