@@ -1,0 +1,136 @@
+// The volume-weighted average price is attention: one query that scores each trade by log(volume) gives softmax weights volume / total volume,
+// so the sum of prices under them is the VWAP. Causal attention is the running VWAP of the session, a window makes it a rolling one, and a query
+// that knows more than volume says what a learned one could add.
+
+#include <heed/heed.hpp>
+
+#include "support/command_line.hpp"
+#include "support/table.hpp"
+#include "support/text.hpp"
+
+#include <cmath>
+#include <cstdlib>
+#include <iostream>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+using heed::index;
+using matrix = heed::rows<double>;
+
+struct session {
+  std::vector<std::string> time;
+  std::vector<double> price, volume;
+  index size() const { return static_cast<index>(price.size()); }
+};
+
+double positive_number(const std::string& text, const std::string& what, int line) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !(value > 0) || value > 1e300)
+    throw std::runtime_error("line " + std::to_string(line) + ": the " + what + " must be a positive number, but is '" + support::printable(text) + "'");
+  return value;
+}
+
+/// Lines `time,price,volume`; a first line of names and lines that begin with # are passed over.
+session read_session(const std::string& path) {
+  std::istringstream file(support::read_file(path, std::size_t(64) << 20));
+  session s;
+  std::string text;
+  for (int line = 1; std::getline(file, text); ++line) {
+    if (!text.empty() && text.back() == '\r') text.pop_back();
+    if (text.empty() || text[0] == '#' || text == "time,price,volume") continue;
+    std::istringstream row(text);
+    std::string time, price, volume, more;
+    std::getline(row, time, ',');
+    std::getline(row, price, ',');
+    std::getline(row, volume, ',');
+    if (std::getline(row, more)) throw std::runtime_error("line " + std::to_string(line) + ": there are more than three fields");
+    s.time.push_back(time);
+    s.price.push_back(positive_number(price, "price", line));
+    s.volume.push_back(positive_number(volume, "volume", line));
+  }
+  if (s.size() == 0) throw std::runtime_error("'" + path + "' holds no trade");
+  return s;
+}
+
+/// One query a trade: a key's score is its log(volume), whatever the query.
+struct trades {
+  matrix query, key, value;
+  explicit trades(const session& s) : query(matrix::Ones(s.size(), 1)), key(s.size(), 1), value(s.size(), 1) {
+    for (index i = 0; i < s.size(); ++i) {
+      key(i, 0) = std::log(s.volume[std::size_t(i)]);
+      value(i, 0) = s.price[std::size_t(i)];
+    }
+  }
+};
+
+/// sum(price volume) / sum(volume) over trades [first, last].
+double direct(const session& s, index first, index last) {
+  double money = 0, volume = 0;
+  for (index i = first; i <= last; ++i) {
+    money += s.price[std::size_t(i)] * s.volume[std::size_t(i)];
+    volume += s.volume[std::size_t(i)];
+  }
+  return money / volume;
+}
+
+int run(const std::string& path, index window) {
+  const session s = read_session(path);
+  const trades t(s);
+  const index n = s.size();
+  heed::attention_options whole, running, rolling;
+  whole.scale = running.scale = rolling.scale = 1;
+  running.causal = rolling.causal = heed::causal::bottom_right;
+  rolling.window_left = window - 1;
+
+  const double vwap = heed::attention(t.query.topRows(1), t.key, t.value, whole)(0, 0);
+  const matrix run_vwap = heed::attention(t.query, t.key, t.value, running), roll_vwap = heed::attention(t.query, t.key, t.value, rolling);
+  // A query that also favours late trades: score = log(volume) - age / 60, an exponentially fading VWAP.
+  const auto fade = [](double score, index, index, index i, index j) { return score - double(i - j) / 60; };
+  const matrix fading = heed::attention(t.query, t.key, t.value, running, heed::score_function(fade));
+
+  double worst = std::abs(vwap - direct(s, 0, n - 1));
+  for (index i = 0; i < n; ++i) {
+    worst = (std::max)(worst, std::abs(run_vwap(i, 0) - direct(s, 0, i)));
+    worst = (std::max)(worst, std::abs(roll_vwap(i, 0) - direct(s, (std::max)(index(0), i - window + 1), i)));
+  }
+
+  std::cout << "\n" << n << " trades of " << support::printable(path.substr(path.rfind('/') + 1)) << ". VWAP by attention: " << support::fixed(vwap, 6)
+            << ", by its definition: " << support::fixed(direct(s, 0, n - 1), 6) << "\n\n";
+  support::table table({"time", "price", "volume", "running VWAP", "rolling VWAP (" + std::to_string(window) + ")", "fading VWAP"});
+  for (index step = 0; step <= 10; ++step) {
+    const index i = step * (n - 1) / 10;
+    table.add({support::printable(s.time[std::size_t(i)]), support::fixed(s.price[std::size_t(i)], 2), support::fixed(s.volume[std::size_t(i)], 0),
+               support::fixed(run_vwap(i, 0), 4), support::fixed(roll_vwap(i, 0), 4), support::fixed(fading(i, 0), 4)});
+  }
+  table.print(std::cout);
+  const bool right = worst < 1e-9 * s.price[0];
+  std::cout << "\nLargest difference from direct sums in double, over every running and rolling value: " << support::scientific(worst)
+            << (right ? "" : ": TOO LARGE") << "\n";
+  return right ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string file = HEED_EXAMPLES_DIR "/data/session.csv", window = "30";
+  bool quick = false;
+  support::command_line options("06_vwap", "the volume-weighted average price of a trading session as attention");
+  options.option("--csv", "FILE", "trades as time,price,volume (default: a synthetic session)", file);
+  options.option("--window", "N", "trades of the rolling VWAP (default: 30)", window);
+  options.flag("--quick", "the same: this example takes no time", quick);
+  if (const auto status = options.parse(argc, argv)) return *status;
+  try {
+    char* end = nullptr;
+    const long length = std::strtol(window.c_str(), &end, 10);
+    if (*end != '\0' || length < 1) throw std::runtime_error("--window must be a whole number of 1 or more, but is '" + window + "'");
+    return run(file, length);
+  } catch (const std::exception& error) {
+    std::cerr << "06_vwap: " << support::printable(error.what()) << "\n";
+    return 1;
+  }
+}
