@@ -1,5 +1,6 @@
 #pragma once
 
+#include <heed/detail/instances.hpp>
 #include <heed/detail/kernels.hpp>
 #include <heed/detail/stored.hpp>
 #include <heed/isa.hpp>

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <heed/detail/kernels.hpp>
+
+#include <cstdint>
+
+// The kernels of a program may be compiled once instead of in every file that calls them: build every file with -DHEED_EXTERN_KERNELS, and let one
+// (or one for each set) say, at namespace scope behind #include <heed/heed.hpp>,
+//   HEED_DEFINE_KERNELS(baseline)
+//   HEED_DEFINE_KERNELS(avx2)
+//   HEED_DEFINE_KERNELS(avx512)
+// All with the same compiler flags; other flags are another ABI namespace, and the linker says what is missing.
+
+#define HEED_FORWARD_KERNELS(keyword, set, In)                                                                                      \
+  keyword template void set::forward<set::f32, In, float>(const forward_params<In, float, float>&) noexcept;                        \
+  keyword template void set::forward<set::f32, In, bfloat16_bits>(const forward_params<In, bfloat16_bits, float>&) noexcept;        \
+  keyword template void set::forward<set::f32, In, half_bits>(const forward_params<In, half_bits, float>&) noexcept;                \
+  keyword template void set::forward<set::f32, In, std::int8_t>(const forward_params<In, std::int8_t, float>&) noexcept;
+
+#define HEED_PRODUCT_KERNELS(keyword, set, V, In)                                    \
+  keyword template void set::gemm<set::V, In>(const gemm_params<In>&) noexcept;      \
+  keyword template void set::gemm_few<set::V, In>(const gemm_params<In>&) noexcept;
+
+#define HEED_DECODE_KERNELS(keyword, set, V, Stored, Acc) \
+  keyword template void set::decode<set::V, Stored>(const decode_params<Stored, Acc>&) noexcept;
+
+#define HEED_KERNELS(keyword, set)                                                                              \
+  namespace heed {                                                                                              \
+  inline namespace HEED_ABI {                                                                                   \
+  namespace detail {                                                                                            \
+  HEED_FORWARD_KERNELS(keyword, set, float)                                                                     \
+  HEED_FORWARD_KERNELS(keyword, set, bfloat16_bits)                                                             \
+  HEED_FORWARD_KERNELS(keyword, set, half_bits)                                                                 \
+  keyword template void set::forward<set::f64, double, double>(const forward_params<double, double, double>&) noexcept; \
+  HEED_DECODE_KERNELS(keyword, set, f32, float, float)                                                          \
+  HEED_DECODE_KERNELS(keyword, set, f32, bfloat16_bits, float)                                                  \
+  HEED_DECODE_KERNELS(keyword, set, f32, half_bits, float)                                                      \
+  HEED_DECODE_KERNELS(keyword, set, f32, std::int8_t, float)                                                    \
+  HEED_DECODE_KERNELS(keyword, set, f64, double, double)                                                        \
+  HEED_PRODUCT_KERNELS(keyword, set, f32, float)                                                                \
+  HEED_PRODUCT_KERNELS(keyword, set, f32, bfloat16_bits)                                                        \
+  HEED_PRODUCT_KERNELS(keyword, set, f32, half_bits)                                                            \
+  HEED_PRODUCT_KERNELS(keyword, set, f64, double)                                                               \
+  }                                                                                                             \
+  }                                                                                                             \
+  }
+
+#define HEED_DEFINE_KERNELS(set) HEED_KERNELS(, set)
+
+#ifdef HEED_EXTERN_KERNELS
+HEED_KERNELS(extern, baseline)
+#if HEED_X86
+HEED_KERNELS(extern, avx2)
+HEED_KERNELS(extern, avx512)
+#endif
+#endif

@@ -1,0 +1,5 @@
+#include <heed/heed.hpp>
+
+#if HEED_X86
+HEED_DEFINE_KERNELS(avx2)
+#endif

@@ -1,0 +1,3 @@
+#include <heed/heed.hpp>
+
+HEED_DEFINE_KERNELS(baseline)
