@@ -1,3 +1,4 @@
+#include <limits>
 #include <heed/weights.hpp>
 
 #include "support/refusal.hpp"
@@ -116,4 +117,15 @@ TEST_CASE("attention_weights refuses rows that are not there and an lse of anoth
   testing::check_refused([&] { attention_weights(e.query, e.key, longer, 0, 1); }, {name, "lse: n_q 5", "n_q 4"});
   testing::check_refused([&] { attention_with_weights(e.query, e.key, e.value.topRows(5)); },
                          {"heed::attention_with_weights:", "value: kv_length 5", "6"});
+}
+
+TEST_CASE("top_keys puts weights that are NaN first, in order") {
+  testing::example<float> e(2, 9, 4, 4);
+  e.key(3, 0) = std::numeric_limits<float>::quiet_NaN();
+  const auto lse = heed::row_vector<float>::Zero(2).eval();
+  const auto top = heed::top_keys(e.query, e.key, lse, 9, e.options);
+  for (heed::index i = 0; i < 2; ++i) {
+    CHECK(top.keys(i, 0) == 3);
+    for (heed::index n = 2; n < 9; ++n) CHECK(top.weights(i, n - 1) >= top.weights(i, n));
+  }
 }

@@ -145,7 +145,7 @@ struct top_keys_result {
   rows<Acc> weights;
 };
 
-/// The k heaviest keys of each row (the lower number first among equals). k must be in [0, n_kv]. Arguments and errors as those of
+/// The k heaviest keys of each row (the lower number first among equals; a weight that is NaN comes before all numbers). k must be in [0, n_kv]. Arguments and errors as those of
 /// attention_weights; O(n_kv) memory besides the result.
 template <typename Query, typename Key, typename Lse, typename... Terms>
 auto top_keys(const Query& query, const Key& key, const Lse& lse, index k, const attention_options& options = {}, const Terms&... terms) {
@@ -157,8 +157,11 @@ auto top_keys(const Query& query, const Key& key, const Lse& lse, index k, const
   known.for_each_block([&](index first, const rows<Acc>& weights) {
     for (index r = 0; r < weights.rows(); ++r) {
       std::iota(order.begin(), order.end(), index(0));
+      const auto is_nan = [&](index j) { return !(weights(r, j) >= Acc(0)); };
       std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](index a, index b) {
-        return weights(r, a) > weights(r, b) || (!(weights(r, b) > weights(r, a)) && a < b);
+        if (is_nan(a) != is_nan(b)) return is_nan(a);
+        if (!is_nan(a) && weights(r, a) != weights(r, b)) return weights(r, a) > weights(r, b);
+        return a < b;
       });
       for (index n = 0; n < k; ++n) {
         top.keys(first + r, n) = order[static_cast<std::size_t>(n)];
