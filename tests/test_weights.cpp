@@ -1,5 +1,6 @@
-#include <limits>
 #include <heed/weights.hpp>
+
+#include <limits>
 
 #include "support/refusal.hpp"
 #include "support/variations.hpp"
