@@ -1,0 +1,6 @@
+// One call of attention, with the one header that it needs.
+#include <heed/attention.hpp>
+
+using rows = Eigen::Matrix<float, Eigen::Dynamic, 64, Eigen::RowMajor>;
+
+rows run(const rows& query, const rows& key, const rows& value) { return heed::attention<float, 64>(query, key, value); }
