@@ -13,6 +13,6 @@ function(smollm2_for_this_machine target)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # g++ 12 takes its own AVX-512 intrinsics, as Eigen uses them, for uninitialised reads; and it tells those who pass vectors wider than
     # the CPU's, which nobody outside of these programs sees, that another version might do so in another way.
-    target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized -Wno-psabi)
+    target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized -Wno-uninitialized -Wno-psabi)
   endif()
 endfunction()
