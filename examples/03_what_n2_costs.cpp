@@ -1,6 +1,5 @@
 // What n^2 costs. The formula as it is written makes a matrix of n x n weights: time grows as n^2, and so does memory, which runs out
-// first. The fused form needs the same operations and O(n) memory, so a context of 131,072 tokens fits where its matrix would take 64
-// GiB.
+// first. The fused form needs the same operations and O(n) memory: it takes 131,072 tokens, whose matrix would be 64 GiB.
 
 #include <heed/heed.hpp>
 
