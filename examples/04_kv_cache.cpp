@@ -144,7 +144,7 @@ void models() {
   const auto latent = [](const char* name, index layers) {
     return model{name, "latent", layers, 128, 1, 576, 512 + 64, 128 * (192 + 128)};
   };
-  support::table table({"model", "kind", "layers", "heads", "kv heads", "head_dim", "a token", "8 K", "128 K", "of multi-head"});
+  support::table table({"model", "kind", "layers", "heads", "kv heads", "head_dim", "a token", "8K", "128K", "of multi-head"});
   for (const model& m : {heads("GPT-2", "multi-head", 12, 12, 12, 64), heads("GPT-3 175B", "multi-head", 96, 96, 96, 128),
                          heads("Llama 2 7B", "multi-head", 32, 32, 32, 128), heads("SmolLM2 135M", "grouped", 30, 9, 3, 64),
                          heads("Qwen2.5 7B", "grouped", 28, 28, 4, 128), heads("Llama 3.1 8B", "grouped", 32, 32, 8, 128),
@@ -193,9 +193,9 @@ int main(int argc, char** argv) {
       << "\nCaches of published models, bfloat16, one sequence; the last column compares with a key and a value for every head.\n\n";
   models();
 
-  // Numbers here are below 4. A row of int8 is off by half a step of max / 127 (2^-8 of it), bfloat16 by 2^-9 of each number, half by
-  // 2^-12.
-  right = right && largest < 1e-4 && half < 4.0 / 4096 && bfloat16 < 4.0 / 512 && int8 < 4.0 / 256;
+  // Values here are below 2. Stored, one is off by at most 2^-11 of itself as half, 2^-8 as bfloat16 and, half a step, 2^-8 of the
+  // row's largest as int8; scores are below 1, so the rounding of keys adds no more than that again.
+  right = right && largest < 1e-4 && half < 4 * 0x1p-11 && bfloat16 < 4 * 0x1p-8 && int8 < 4 * 0x1p-8;
   if (!right) std::cout << "\nBUT a result or a size here is not what this page says.\n";
   return right ? 0 : 1;
 }
