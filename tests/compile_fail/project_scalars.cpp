@@ -1,4 +1,4 @@
-// wants: x and weight must have one scalar type
+// wants: x and the weights must have one scalar type
 #include <heed/heed.hpp>
 
 void wrong() {
