@@ -23,8 +23,8 @@ void decode(benchmark::State& state) {
   auto query = random_rows<Scalar>(heads, d, 2), out = random_rows<Scalar>(heads, d, 3);
   const auto call = [&](heed::workspace& memory) {
     heed::multi_head_attention_into(heed::bhnd(query.data(), 1, heads, 1, d), heed::bhnd(cache.get(), 1, kv_heads, n_kv, d),
-                                    heed::bhnd(cache.get() + count, 1, kv_heads, n_kv, d), heed::bhnd(out.data(), 1, heads, 1, d), {}, options,
-                                    memory);
+                                    heed::bhnd(cache.get() + count, 1, kv_heads, n_kv, d), heed::bhnd(out.data(), 1, heads, 1, d), {},
+                                    options, memory);
     benchmark::DoNotOptimize(out.data());
   };
   report_extra_bytes(state, [&] {
@@ -43,7 +43,8 @@ void decode(benchmark::State& state) {
 
 template <typename Scalar>
 void add_decode(bool everything) {
-  auto* added = benchmark::RegisterBenchmark((std::string("decode/") + name_of<Scalar>() + "/heads:32/kv_heads:8/d:128").c_str(), decode<Scalar>);
+  auto* added = benchmark::RegisterBenchmark((std::string("decode/") + name_of<Scalar>() + "/heads:32/kv_heads:8/d:128").c_str(),
+                                             decode<Scalar>);
   added->ArgNames({"n_kv", "threads"})->Unit(benchmark::kMillisecond);
   for (int threads = 1; threads <= int(std::thread::hardware_concurrency()); threads *= 2) {
     added->Args({65536, threads});

@@ -23,7 +23,8 @@ double needed_operations(index n, index d, bool causal) {
 
 template <typename Scalar>
 struct inputs {
-  inputs(index n, index d) : query(random_rows<Scalar>(n, d, 1)), key(random_rows<Scalar>(n, d, 2)), value(random_rows<Scalar>(n, d, 3)), out(n, d) {}
+  inputs(index n, index d)
+      : query(random_rows<Scalar>(n, d, 1)), key(random_rows<Scalar>(n, d, 2)), value(random_rows<Scalar>(n, d, 3)), out(n, d) {}
   heed::rows<Scalar> query, key, value, out;
 };
 
@@ -84,7 +85,8 @@ using sizes = std::vector<index>;
 
 /// All n of one kind of call: their times are fitted to c n^2.
 template <typename Scalar>
-void add_forward(const std::string& family, index d, const sizes& all_n, bool causal, int threads, heed::isa target = heed::isa::automatic) {
+void add_forward(const std::string& family, index d, const sizes& all_n, bool causal, int threads,
+                 heed::isa target = heed::isa::automatic) {
   auto* added = benchmark::RegisterBenchmark((family + "/" + name_of<Scalar>() + "/d:" + std::to_string(d)).c_str(),
                                              [d, target](benchmark::State& state) { forward<Scalar>(state, d, target); });
   added->ArgNames({"n", "causal", "threads"})->Unit(benchmark::kMillisecond);

@@ -24,7 +24,8 @@ constexpr const char* name_of() {
   return std::is_same<Scalar, Eigen::bfloat16>::value ? "bf16" : "f16";
 }
 
-/// Fills memory with numbers of mean 0 and variance 1, the same in every run (a 64-bit linear congruential generator, Knuth's constants).
+/// Fills memory with numbers of mean 0 and variance 1, the same in every run (a 64-bit linear congruential generator, Knuth's
+/// constants).
 template <typename Scalar>
 void fill(Scalar* data, heed::index count, std::uint64_t seed) {
   std::uint64_t state = seed;
@@ -71,8 +72,9 @@ double best_seconds(benchmark::State& state, const Call& call) {
   return best;
 }
 
-/// Runs the benchmark, sets its counters and returns the fastest call's seconds. The rates are those of the fastest call, and the peaks are measured right before and after:
-/// on a machine that others use as well, both are what it can do, while the mean time in the table is what it did.
+/// Runs the benchmark, sets its counters and returns the fastest call's seconds. The rates are those of the fastest call, and the
+/// peaks are measured right before and after: on a machine that others use as well, both are what it can do, while the mean time in
+/// the table is what it did.
 template <typename Scalar, typename Call>
 double measure(benchmark::State& state, const work& todo, const Call& call) {
   using Acc = heed::accumulator_t<Scalar>;

@@ -89,8 +89,8 @@ burst fma_burst(heed::isa target) {
   }
 }
 
-/// Operations a second that one core reaches at best: the best of many bursts, each too short (some 20 microseconds) for an interruption to
-/// hit them all.
+/// Operations a second that one core reaches at best: the best of many bursts, each too short (some 20 microseconds) for an
+/// interruption to hit them all.
 inline double best_rate(const burst& work, double seconds = 0.004) {
   constexpr long steps = 2000;
   double best = 0;

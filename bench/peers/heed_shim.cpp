@@ -7,8 +7,8 @@
 namespace {
 
 template <typename Scalar>
-void forward(const void* query, const void* key, const void* value, void* out, long heads, long kv_heads, long n_q, long n_kv, long d, int causal,
-             int threads) {
+void forward(const void* query, const void* key, const void* value, void* out, long heads, long kv_heads, long n_q, long n_kv, long d,
+             int causal, int threads) {
   static heed::workspace memory;  // as a program would keep it between calls
   heed::attention_options options;
   options.causal = causal ? heed::causal::bottom_right : heed::causal::none;
@@ -20,9 +20,10 @@ void forward(const void* query, const void* key, const void* value, void* out, l
 
 }  // namespace
 
-/// query and out [1, heads, n_q, d], key and value [1, kv_heads, n_kv, d], float or (bfloat16 != 0) bfloat16. Returns 0, or 1 after an error.
-extern "C" int heed_forward(const void* query, const void* key, const void* value, void* out, long heads, long kv_heads, long n_q, long n_kv,
-                            long d, int causal, int threads, int bfloat16) {
+/// query and out [1, heads, n_q, d], key and value [1, kv_heads, n_kv, d], float or (bfloat16 != 0) bfloat16. Returns 0, or 1 after an
+/// error.
+extern "C" int heed_forward(const void* query, const void* key, const void* value, void* out, long heads, long kv_heads, long n_q,
+                            long n_kv, long d, int causal, int threads, int bfloat16) {
   try {
     const auto run = bfloat16 ? forward<Eigen::bfloat16> : forward<float>;
     run(query, key, value, out, heads, kv_heads, n_q, n_kv, d, causal, threads);
