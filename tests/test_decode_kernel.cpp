@@ -2,6 +2,8 @@
 #include <heed/paged_kv_cache.hpp>
 #include <heed/reference.hpp>
 
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "support/isas.hpp"
@@ -75,7 +77,7 @@ const auto reference = [](const auto& problem) { heed::detail::reference(problem
 template <typename Scalar, typename... Terms>
 void check_heads(const heads_example<Scalar>& e, const Terms&... terms) {
   const heed::attention_result<Scalar> got = e.run(decode, terms...), same = e.run(reference, terms...);
-  const auto exact = e.template cast<testing::wider_t<Scalar>>().run(reference);
+  const auto exact = e.template cast<testing::wider_t<Scalar>>().run(reference, terms...);
   testing::check_as_exact_as(got.out, same.out, exact.out);
   testing::check_as_exact_as(got.lse, same.lse, exact.lse, 1);
 }
@@ -139,6 +141,72 @@ TEMPLATE_TEST_CASE("decode: strides and alignment", "", float, Eigen::half) {
       strided key(spread.data(), 70, 33, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>(66, 2));
       key = e.key;
       testing::check_result(path(e.query, key, e.value, e.options), e);
+    }
+  }
+}
+
+TEST_CASE("decode: functions of the user and dropout") {
+  const auto bend = [](auto score, heed::index, heed::index h, heed::index i, heed::index j) {
+    using scalar = decltype(score);
+    return (i + j) % 7 == 0 ? -std::numeric_limits<scalar>::infinity() : score * scalar(0.5) + scalar(double(h));
+  };
+  const auto shows = [](heed::index b, heed::index h, heed::index i, heed::index j) { return (b + h + i + j) % 5 != 0; };
+  for (const heed::isa target : testing::isas()) {
+    CAPTURE(testing::name_of(target));
+    heads_example<float> e(6, 2, 2, 700, 40, 24);
+    e.options.target = target;
+    check_heads(e, heed::score_function(bend));
+    check_heads(e, heed::mask_function(shows));
+    check_heads(e, heed::dropout(0.3, 17));
+    check_heads(e, heed::score_function(bend), heed::mask_function(shows), heed::dropout(0.3, 17));
+  }
+}
+
+namespace {
+
+/// Decode of two queries of each of two sequences against what a cache holds, as exact as the reference on the same cache.
+template <typename Cache>
+void check_cache(const Cache& cache, heed::isa target) {
+  CAPTURE(testing::name_of(target));
+  const heed::rows<float> query = testing::random_rows<float>(2 * 6 * 2, 40, 5);
+  const auto run = [&](auto type, const auto& run_problem) {
+    using scalar = decltype(type);
+    heed::attention_options options;
+    options.target = target;
+    options.causal = heed::causal::bottom_right;
+    const heed::rows<scalar> cast_query = query.cast<scalar>();
+    heed::attention_result<scalar> result(2 * 6 * 2, 24);
+    run_problem(heed::detail::make_cached_problem<scalar>("decode", heed::bhnd(cast_query.data(), 2, 6, 2, 40), cache,
+                                                          heed::bhnd(result.out.data(), 2, 6, 2, 24),
+                                                          heed::bhnd(result.lse.data(), 2, 6, 2, 1), options));
+    return result;
+  };
+  const auto got = run(0.0f, decode), same = run(0.0f, reference);
+  const auto exact = run(0.0, reference);
+  testing::check_as_exact_as(got.out, same.out, exact.out);
+  testing::check_as_exact_as(got.lse, same.lse, exact.lse, 1);
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("decode: caches in one piece and in pages", "", float, Eigen::bfloat16, Eigen::half, std::int8_t) {
+  const heed::rows<float> key = testing::random_rows<float>(2 * 700, 40, 6), value = testing::random_rows<float>(2 * 700, 24, 7);
+  const auto tokens = [](const heed::rows<float>& rows, heed::index n) { return heed::bhnd(rows.data(), 1, 2, n, rows.cols()); };
+  for (const heed::isa target : testing::isas()) {
+    heed::kv_cache<TestType> whole(2, 2, 40, 24);
+    whole.append(0, tokens(key, 700), tokens(value, 700));
+    whole.append(1, tokens(key, 130), tokens(value, 130));
+    check_cache(whole, target);
+    for (const heed::index page_rows : {16, 100}) {
+      CAPTURE(page_rows);
+      heed::paged_kv_cache<TestType> paged(100, page_rows, 2, 40, 24);
+      const heed::index a = paged.add_sequence(), b = paged.add_sequence();
+      for (heed::index part = 0; part < 7; ++part) {  // the pages of the two sequences take turns
+        paged.append(a, tokens(key, 100), tokens(value, 100));
+        paged.append(b, tokens(key, 19), tokens(value, 19));
+      }
+      const std::vector<heed::index> sequences{b, a};
+      check_cache(paged.batch(sequences), target);
     }
   }
 }

@@ -109,19 +109,24 @@ void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt, con
     detail::check_sequence(name, what, view, "u", u);
     if (cols != wanted) detail::fail_with("heed::", name, ": ", what, ": ", axis, " ", cols, " does not match ", whose, " ", wanted);
   };
-  const auto check_broadcast = [&](const char* what, const auto& view, index extent) {
+  const auto check_broadcast = [&](const char* what, const auto& view) {
     detail::check_extent(name, what, "batch", view.batch, u.batch);
     detail::check_extent(name, what, "heads", view.heads, u.heads);
-    detail::check_extent(name, what, "channels", extent, channels);
+  };
+  const auto check_channels = [&](const char* what, const auto& view) {
+    if (!view.data) return;
+    check_broadcast(what, view);
+    detail::check_extent(name, what, "channels", view.cols, channels);
+    detail::check_equal(name, what, view.rows, "one number a channel, rows", index(1));
   };
   check("dt", dt, "channels", dt.cols, "u's channels", channels);
-  check_broadcast("a", a, channels);
+  check_broadcast("a", a);
   detail::check_equal(name, "a: rows", a.rows, "u's channels", channels);
   check("b", b, "d_state", b.cols, "a's d_state", d_state);
   check("c", c, "d_state", c.cols, "a's d_state", d_state);
   check("out", out, "channels", out.cols, "u's channels", channels);
-  if (given.skip.data) check_broadcast("skip", given.skip, given.skip.cols);
-  if (given.step_bias.data) check_broadcast("step_bias", given.step_bias, given.step_bias.cols);
+  check_channels("skip", given.skip);
+  check_channels("step_bias", given.step_bias);
   if (given.silu_gate.data) check("silu_gate", given.silu_gate, "channels", given.silu_gate.cols, "u's channels", channels);
   detail::check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state, "a's d_state");
 

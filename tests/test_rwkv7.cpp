@@ -1,0 +1,123 @@
+#include <heed/rwkv7.hpp>
+
+#include "support/example.hpp"
+#include "support/refusal.hpp"
+
+using testing::random_rows;
+
+namespace {
+
+template <typename Scalar>
+struct rwkv_example {
+  using accumulator = heed::accumulator_t<Scalar>;
+  heed::rows<Scalar> r, k, v, a, b;
+  heed::rows<accumulator> w, state;
+
+  rwkv_example() = default;
+  /// As the model makes them: a removes along a unit key, b puts back a share of it, w is in (0.545, 1).
+  rwkv_example(heed::index length, heed::index d_k, heed::index d_v, unsigned seed)
+      : r(random_rows<Scalar>(length, d_k, 7 * seed)),
+        k(random_rows<Scalar>(length, d_k, 7 * seed + 1)),
+        v(random_rows<Scalar>(length, d_v, 7 * seed + 2)),
+        state(random_rows<accumulator>(d_v, d_k, 7 * seed + 3)) {
+    const heed::rows<accumulator> kappa = random_rows<accumulator>(length, d_k, 7 * seed + 4).rowwise().normalized(),
+                                  share = random_rows<accumulator>(length, d_k, 7 * seed + 5).cwiseAbs() * accumulator(0.5);
+    a = (-kappa).template cast<Scalar>();
+    b = kappa.cwiseProduct(share).template cast<Scalar>();
+    w = (random_rows<accumulator>(length, d_k, 7 * seed + 6).cwiseAbs() * accumulator(-0.3)).array().exp();
+  }
+  template <typename Other>
+  rwkv_example<Other> cast() const {
+    using acc = heed::accumulator_t<Other>;
+    rwkv_example<Other> other;
+    other.r = r.template cast<Other>();
+    other.k = k.template cast<Other>();
+    other.v = v.template cast<Other>();
+    other.a = a.template cast<Other>();
+    other.b = b.template cast<Other>();
+    other.w = w.template cast<acc>();
+    other.state = state.template cast<acc>();
+    return other;
+  }
+  /// S = S diag(w) + (S a) b^T + v k^T; o = S r, as matrices. Leaves the last state behind.
+  heed::rows<Scalar> exact() {
+    heed::rows<Scalar> out(r.rows(), v.cols());
+    for (heed::index t = 0; t < r.rows(); ++t) {
+      const heed::rows<Scalar> old = state;
+      state = old * w.row(t).asDiagonal();
+      state += (old * a.row(t).transpose()) * b.row(t) + v.row(t).transpose() * k.row(t);
+      out.row(t) = (state * r.row(t).transpose()).transpose();
+    }
+    return out;
+  }
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("RWKV-7 is its recurrence", "", float, double, Eigen::bfloat16, Eigen::half) {
+  using wide = testing::wider_t<TestType>;
+  using accumulator = heed::accumulator_t<TestType>;
+  for (const heed::index length : {0, 1, 2, 65})
+    for (const heed::index d : {1, 7, 64}) {
+      CAPTURE(length, d);
+      long double out_error = 0, state_error = 0;  // of the plain recurrence in the same type, over enough tokens
+      for (unsigned seed = 1; seed <= 24; ++seed) {
+        const rwkv_example<TestType> e(length, d, d + 3, seed);
+        rwkv_example<wide> exact = e.template cast<wide>();
+        rwkv_example<accumulator> plain = e.template cast<accumulator>();
+        out_error = (std::max)(out_error, testing::max_error(plain.exact().template cast<TestType>(), exact.exact()));
+        state_error = (std::max)(state_error, testing::max_error(plain.state, exact.state));
+      }
+      const rwkv_example<TestType> e(length, d, d + 3, 1);
+      rwkv_example<wide> exact = e.template cast<wide>();
+      const heed::rows<wide> want = exact.exact();
+      heed::rows<accumulator> state = e.state;
+      const heed::rows<TestType> got = heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, heed::carry(state));
+      testing::check_error(got, want, out_error);
+      testing::check_error(state, exact.state, state_error);
+    }
+}
+
+TEST_CASE("RWKV-7 of a sequence in parts is that of the whole, for any scalar") {
+  const rwkv_example<long double> e(30, 6, 4, 2);
+  heed::rows<long double> whole = e.state, parts = e.state, out(30, 4);
+  const heed::rows<long double> want = heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, heed::carry(whole));
+  heed::index first = 0;
+  for (const heed::index count : {1, 0, 20, 9}) {
+    const auto part = [&](const heed::rows<long double>& m) { return m.middleRows(first, count); };
+    out.middleRows(first, count) = heed::rwkv7(part(e.r), part(e.w), part(e.k), part(e.v), part(e.a), part(e.b), heed::carry(parts));
+    first += count;
+  }
+  CHECK(out == want);
+  CHECK(parts == whole);
+}
+
+TEST_CASE("heads of RWKV-7 are independent, on any number of threads") {
+  const heed::index heads = 3, length = 12, d = 5;
+  rwkv_example<float> e(length, heads * d, heads * d, 3);
+  const auto run = [&](int threads) {
+    heed::rows<float> out(length, heads * d);
+    heed::recurrence_options options;
+    options.threads = threads;
+    const auto split = [&](const heed::rows<float>& m) { return heed::split_heads(heed::view(m), heads); };
+    heed::multi_head_rwkv7_into(split(e.r), split(e.w), split(e.k), split(e.v), split(e.a), split(e.b),
+                                heed::split_heads(heed::writable_view(out), heads), options);
+    return out;
+  };
+  const heed::rows<float> clean = run(1);
+  CHECK(run(2) == clean);
+  e.v(4, 0) = std::numeric_limits<float>::quiet_NaN();
+  const heed::rows<float> out = run(2);
+  CHECK(out.topRows(4) == clean.topRows(4));
+  CHECK(out.rightCols(2 * d) == clean.rightCols(2 * d));
+  CHECK(std::isnan(out(4, 0)));
+}
+
+TEST_CASE("RWKV-7 refuses what does not fit, before it writes") {
+  const rwkv_example<float> e(6, 4, 3, 1);
+  testing::check_refused([&] { heed::rwkv7(e.r, random_rows<float>(6, 5, 1), e.k, e.v, e.a, e.b); }, {"rwkv7", "decay", "5", "4"});
+  testing::check_refused([&] { heed::rwkv7(e.r, e.w, random_rows<float>(7, 4, 1), e.v, e.a, e.b); }, {"key", "length", "7", "6"});
+  heed::rows<float> state = heed::rows<float>::Constant(4, 4, 7);
+  testing::check_refused([&] { heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, heed::carry(state)); }, {"carry: rows", "4", "3"});
+  CHECK((state.array() == 7).all());
+}
