@@ -42,12 +42,13 @@ void describe_machine() {
                                           std::to_string(HEED_VERSION_PATCH) + ", " + heed::name(heed::best_isa()));
   for (const heed::isa target : heed::available_isas()) {
     const std::string name = heed::name(target);
-    benchmark::AddCustomContext("fma peak of a core, " + name, giga(fma_peak<float>(target), "GFLOP/s f32, ") +
-                                                                   giga(fma_peak<double>(target), "GFLOP/s f64"));
+    benchmark::AddCustomContext("fma peak of a core, " + name,
+                                giga(fma_peak<float>(target), "GFLOP/s f32, ") + giga(fma_peak<double>(target), "GFLOP/s f64"));
   }
   if (has_bf16_pairs()) benchmark::AddCustomContext("vdpbf16ps peak of a core", giga(bf16_peak(), "GFLOP/s"));
   const std::vector<float> memory(std::size_t(64) << 20, 1.0f);
-  benchmark::AddCustomContext("read bandwidth of a core", giga(read_bandwidth(memory.data(), memory.size() * sizeof(float), 1), "GB/s"));
+  benchmark::AddCustomContext("read bandwidth of a core",
+                              giga(read_bandwidth(memory.data(), memory.size() * sizeof(float), 1), "GB/s"));
 }
 
 }  // namespace
@@ -128,5 +129,6 @@ int main(int argc, char** argv) {
   bench::register_small(everything);
   bench::register_decode(everything);
   bench::register_projection(everything);
+  bench::register_linear(everything);
   return benchmark::RunSpecifiedBenchmarks() == 0 ? 1 : 0;  // a filter that matches nothing is a mistake
 }

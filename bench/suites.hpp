@@ -8,5 +8,6 @@ void register_forward(bool everything);
 void register_small(bool everything);
 void register_decode(bool everything);
 void register_projection(bool everything);
+void register_linear(bool everything);
 
 }  // namespace bench

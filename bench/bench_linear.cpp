@@ -1,0 +1,122 @@
+// Linear attention and the delta rule over n: O(n), and against causal softmax attention of the same sizes, which is O(n^2).
+#include "measure.hpp"
+#include "suites.hpp"
+
+#include <heed/attention.hpp>
+#include <heed/delta_rule.hpp>
+#include <heed/linear_attention.hpp>
+
+#include <string>
+
+namespace bench {
+namespace {
+
+enum class gate { none, token, key };
+
+template <typename Scalar>
+struct sequence {
+  using accumulator = heed::accumulator_t<Scalar>;
+
+  sequence(heed::index n, heed::index d)
+      : query(random_rows<Scalar>(n, d, 1)),
+        key(random_rows<accumulator>(n, d, 2).rowwise().normalized().template cast<Scalar>()),
+        value(random_rows<Scalar>(n, d, 3)),
+        out(heed::rows<Scalar>::Constant(n, d, Scalar(0))),
+        log_gate(random_rows<accumulator>(n, d, 4).cwiseAbs() * accumulator(-0.05)),
+        beta(heed::rows<accumulator>::Constant(n, 1, accumulator(0.5))),
+        state(heed::rows<accumulator>::Zero(d, d)) {}
+
+  heed::tensor_view<const accumulator> gates(gate g) const {
+    if (g == gate::none) return {};
+    heed::tensor_view<const accumulator> view = heed::view(log_gate);
+    if (g == gate::token) view.cols = 1;
+    return view;
+  }
+
+  heed::rows<Scalar> query, key, value, out;
+  heed::rows<accumulator> log_gate, beta, state;
+};
+
+/// Multiply-adds of the chunk algorithm, times two: within its chunk a token meets half the others, as query and key (for the delta
+/// rule also as key and key) and as weight and value; the state is read (for the delta rule twice) and updated.
+double operations(heed::index n, heed::index d, bool delta) {
+  const double met = double(heed::detail::linear_chunk_tokens + 1) / 2, dim = double(d);
+  return 2 * double(n) * (delta ? 4 * met * dim + 3 * dim * dim : 2 * met * dim + 2 * dim * dim);
+}
+
+template <typename Scalar>
+void linear(benchmark::State& state, gate g) {
+  const heed::index n = state.range(0), d = state.range(1);
+  sequence<Scalar> in(n, d);
+  heed::workspace memory;
+  const auto call = [&] {
+    heed::multi_head_linear_attention_into(heed::view(in.query), heed::view(in.key), heed::view(in.value), heed::writable_view(in.out),
+                                           {}, memory, heed::log_gate(in.gates(g)), heed::carry(in.state));
+    benchmark::DoNotOptimize(in.out.data());
+  };
+  report_extra_bytes(state, call);
+  measure<Scalar>(state, {operations(n, d, false)}, call);
+  state.SetComplexityN(n);
+}
+
+template <typename Scalar>
+void delta(benchmark::State& state, gate g) {
+  const heed::index n = state.range(0), d = state.range(1);
+  sequence<Scalar> in(n, d);
+  heed::workspace memory;
+  const auto call = [&] {
+    heed::multi_head_delta_rule_into(heed::view(in.query), heed::view(in.key), heed::view(in.value), heed::view(in.beta),
+                                     heed::writable_view(in.out), {}, memory, heed::log_gate(in.gates(g)), heed::carry(in.state));
+    benchmark::DoNotOptimize(in.out.data());
+  };
+  report_extra_bytes(state, call);
+  measure<Scalar>(state, {operations(n, d, true)}, call);
+  state.SetComplexityN(n);
+}
+
+void softmax(benchmark::State& state) {
+  const heed::index n = state.range(0), d = state.range(1);
+  sequence<float> in(n, d);
+  heed::attention_options options;
+  options.causal = heed::causal::bottom_right;
+  heed::workspace memory;
+  const auto call = [&] {
+    heed::attention_into(in.query, in.key, in.value, in.out, nullptr, options, memory);
+    benchmark::DoNotOptimize(in.out.data());
+  };
+  report_extra_bytes(state, call);
+  measure<float>(state, {2 * double(n) * double(n + 1) * double(d)}, call);
+  state.SetComplexityN(n);
+}
+
+/// One family, over n at head_dim 64.
+template <typename Function>
+void add(const std::string& name, heed::index longest, benchmark::BigO growth, const Function& function) {
+  auto* added = benchmark::RegisterBenchmark(name.c_str(), function);
+  added->ArgNames({"n", "d"})->Unit(benchmark::kMicrosecond)->Complexity(growth);
+  for (heed::index n = 64; n <= longest; n *= 4) added->Args({n, 64});
+}
+
+template <typename Scalar>
+void add_gates(const std::string& suffix, heed::index longest) {
+  for (const auto& [g, name] : {std::pair(gate::none, "none"), std::pair(gate::token, "token"), std::pair(gate::key, "key")}) {
+    add("linear/" + suffix + "/gate:" + name, longest, benchmark::oN, [g = g](benchmark::State& state) { linear<Scalar>(state, g); });
+    add("delta/" + suffix + "/gate:" + name, longest, benchmark::oN, [g = g](benchmark::State& state) { delta<Scalar>(state, g); });
+  }
+}
+
+}  // namespace
+
+void register_linear(bool everything) {
+  if (everything) {
+    add_gates<float>("f32", 65536);
+    add_gates<double>("f64", 16384);
+    add_gates<Eigen::bfloat16>("bf16", 16384);
+  } else {
+    add("linear/f32/gate:token", 65536, benchmark::oN, [](benchmark::State& state) { linear<float>(state, gate::token); });
+    add("delta/f32/gate:token", 65536, benchmark::oN, [](benchmark::State& state) { delta<float>(state, gate::token); });
+  }
+  add("linear_softmax/f32", everything ? 16384 : 4096, benchmark::oNSquared, softmax);
+}
+
+}  // namespace bench
