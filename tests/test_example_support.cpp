@@ -51,6 +51,19 @@ TEST_CASE("A table lines its columns up") {
   CHECK(out.str() == "  n          time\n  512    12.30 ms\n  16384   1.5 KiB\n");
 }
 
+TEST_CASE("A command line takes words without a name where they are wanted") {
+  std::string question, file;
+  support::command_line options("program", "does something");
+  options.words("QUESTION", "what to ask", question);
+  options.option("--file", "FILE", "a file", file);
+  const std::vector<const char*> arguments{"program", "why", "--file", "a", "is = it", "-", "so"};
+  CHECK(options.parse(3, arguments.data()) == 1);
+  question.clear();
+  CHECK(!options.parse(5, arguments.data()));
+  CHECK((question == "why is = it" && file == "a"));
+  CHECK(options.parse(7, arguments.data()) == 1);
+}
+
 TEST_CASE("A command line sets what it names and refuses the rest") {
   bool quick = false;
   std::string file = "default";

@@ -26,14 +26,26 @@ class command_line {
                         }});
   }
 
+  /// The words that have no name before them: appended to target, with a space between.
+  void words(const std::string& value, const std::string& help, std::string& target) {
+    options_.push_back({"", value, help, [&target](const std::string& text) {
+                          if (!target.empty()) target += ' ';
+                          target += text;
+                          return !target.empty();
+                        }});
+  }
+
   /// Reads the arguments. The status to leave with, when the program should not go on: 0 after --help, 1 after a mistake.
   std::optional<int> parse(int count, const char* const* arguments) const {
     for (int i = 1; i < count; ++i) {
       std::string name = arguments[i], value;
       if (name == "--help" || name == "-h") return print_help();
       const std::size_t equals = name.find('=');
-      const bool has_value = name.compare(0, 2, "--") == 0 && equals != std::string::npos;
-      if (has_value) {
+      const bool is_word = name.compare(0, 1, "-") != 0;
+      const bool has_value = is_word || (name.compare(0, 2, "--") == 0 && equals != std::string::npos);
+      if (is_word) {
+        value.swap(name);
+      } else if (has_value) {
         value = name.substr(equals + 1);
         name.resize(equals);
       }
@@ -44,7 +56,7 @@ class command_line {
         if (i + 1 == count) return mistake(name + " needs a " + found->value);
         value = arguments[++i];
       }
-      if (!found->set(value)) return mistake(name + " needs a " + found->value);
+      if (!found->set(value)) return mistake((is_word ? program_ : name) + " needs a " + found->value);
     }
     return std::nullopt;
   }
@@ -62,7 +74,7 @@ class command_line {
     const auto line = [&](const std::string& left, const std::string& help) {
       std::cout << "  " << left << std::string(width + 2 - left.size(), ' ') << help << "\n";
     };
-    for (const entry& e : options_) line(e.name + (e.value.empty() ? "" : " " + e.value), e.help);
+    for (const entry& e : options_) line(e.name + (e.name.empty() || e.value.empty() ? "" : " ") + e.value, e.help);
     line("--help", "this page");
     return 0;
   }
