@@ -130,13 +130,13 @@ class quantised_matrix {
       for (std::size_t r = 0; r < std::size_t(count); ++r) {
         const unsigned char* const from = tensor.data + ((std::size_t(first) + r) * blocks + b) * file_block;
         for (std::size_t h = 0; h < head; h += 2) std::memcpy(to + h * lanes + 2 * r, from + h, 2);  // d, and m
-        unsigned char* const numbers = to + head * lanes;
+        unsigned char* const quants = to + head * lanes;
         for (std::size_t c = 0; c < std::size_t(block); ++c) {
           if (tensor.type == tensor_type::q8_0) {
-            numbers[c * lanes + r] = from[head + c];
+            quants[c * lanes + r] = from[head + c];
           } else {  // in the file the low nibbles are columns 0 to 15, here they alternate: word c / 8, nibble c % 8
             const unsigned q = c < 16 ? from[head + c] & 15u : unsigned(from[head + c - 16]) >> 4;
-            unsigned char& byte = numbers[(c / 8 * lanes + r) * 4 + c % 8 / 2];
+            unsigned char& byte = quants[(c / 8 * lanes + r) * 4 + c % 8 / 2];
             byte = static_cast<unsigned char>(byte | (q << (c % 2 * 4)));
           }
         }
