@@ -50,6 +50,7 @@ struct block_mask_params {
   const std::uint8_t* visible = nullptr;  // null: no such mask
   size row = 0;
   size block_q = 1, block_kv = 1;
+  bool whole_needs_no_hook = true;  // a block of state 2 has nothing that mask_hook would hide
 };
 
 /// How a score comes from a dot product, in this order; then the softmax with the sink, then weight_hook.

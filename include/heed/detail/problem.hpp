@@ -104,6 +104,7 @@ struct problem {
     }
     score.score_hook = terms.score_function;
     if (terms.blocks) score.blocks = terms.blocks->params(b, h);
+    score.blocks.whole_needs_no_hook = !terms.keep_bits.view.data;  // a block that is whole for the mask function is not so for the bits
     if (terms.has_masks()) score.mask_hook = {&detail::terms<accumulator>::run_masks_hook, &terms};
     if (terms.sinks.values && !is_negative_infinity(terms.sinks.values[h])) {
       score.has_sink = true;

@@ -1,0 +1,126 @@
+#include <heed/block_mask.hpp>
+#include <heed/multi_head.hpp>
+
+#include <atomic>
+#include <vector>
+
+#include "support/example.hpp"
+#include "support/isas.hpp"
+#include "support/refusal.hpp"
+
+using testing::example;
+
+namespace {
+
+/// Blocks of 16 x 32 that are hidden, whole, and cut.
+const auto shown = [](heed::index, heed::index, heed::index i, heed::index j) {
+  const heed::index block = (i / 16 + j / 32) % 3;
+  return block == 1 || (block == 2 && (i + j) % 2 == 0);
+};
+
+}  // namespace
+
+TEST_CASE("a block mask of a function shows the blocks in which it is true anywhere") {
+  const auto mask = heed::block_mask::of(shown, 1, 1, 50, 100, 16, 32);
+  REQUIRE(mask.q_blocks() == 4);
+  REQUIRE(mask.kv_blocks() == 4);
+  for (heed::index q = 0; q < 4; ++q)
+    for (heed::index kv = 0; kv < 4; ++kv) CHECK(mask.shows(0, 0, q, kv) == ((q + kv) % 3 != 0));
+  CHECK(mask.density() == 10.0 / 16);
+}
+
+TEST_CASE("blocks hide what a keep of the same pairs hides") {
+  const heed::index block_q = GENERATE(heed::index(1), heed::index(16), heed::index(48), heed::index(50), heed::index(200));
+  const heed::index block_kv = GENERATE(heed::index(1), heed::index(32), heed::index(96), heed::index(130), heed::index(200));
+  const heed::index n_q = 100, n_kv = 150;
+  example<double> e(n_q, n_kv, 8, 4);
+  heed::block_mask blocks(1, 1, n_q, n_kv, block_q, block_kv);
+  e.keep = testing::mask::Constant(n_q, n_kv, false);
+  for (heed::index q = 0; q < blocks.q_blocks(); ++q)
+    for (heed::index kv = 0; kv < blocks.kv_blocks(); ++kv) {
+      if ((q + 2 * kv) % 3 == 1) continue;
+      blocks.show(0, 0, q, kv);
+      const heed::index i = q * block_q, j = kv * block_kv;
+      e.keep.block(i, j, (std::min)(block_q, n_q - i), (std::min)(block_kv, n_kv - j)).setConstant(true);
+    }
+  const auto same = e.reference();
+  const auto exact = e.cast<long double>().reference();
+  CHECK(heed::reference_attention(e.query, e.key, e.value, {}, heed::blocks(blocks)) == same.out);
+  for (const heed::isa target : testing::isas()) {
+    heed::attention_options options;
+    options.target = target;
+    const auto one = heed::attention_with_lse(e.query, e.key, e.value, options, heed::blocks(blocks));
+    CAPTURE(block_q, block_kv, testing::name_of(target));
+    testing::check_as_exact_as(one.out, same.out, exact.out);
+    testing::check_as_exact_as(one.lse, same.lse, exact.lse, 1);
+    options.threads = 3;
+    CHECK(heed::attention(e.query, e.key, e.value, options, heed::blocks(blocks)) == one.out);
+  }
+}
+
+TEST_CASE("the mask function is asked in blocks that it cuts, and nowhere else") {
+  const heed::index n = 96;
+  const example<double> e(n, n, 8, 4);
+  const auto blocks = heed::block_mask::of(shown, 1, 1, n, n, 16, 32);
+  heed::index asked = 0;
+  const auto counting = [&](heed::index b, heed::index h, heed::index i, heed::index j) {
+    ++asked;
+    return shown(b, h, i, j);
+  };
+  const auto both = heed::attention(e.query, e.key, e.value, {}, heed::blocks(blocks), heed::mask_function(counting));
+  CHECK(asked == n * n / 3);  // a third of the blocks is hidden, a third whole
+  asked = 0;
+  const auto alone = heed::attention(e.query, e.key, e.value, {}, heed::mask_function(counting));
+  CHECK(asked == n * n);
+  const auto exact = heed::reference_attention(e.query.cast<long double>().eval(), e.key.cast<long double>().eval(),
+                                               e.value.cast<long double>().eval(), {}, heed::mask_function(shown));
+  const auto same = heed::reference_attention(e.query, e.key, e.value, {}, heed::mask_function(shown));
+  testing::check_as_exact_as(both, same, exact);
+  testing::check_as_exact_as(alone, same, exact);
+}
+
+TEST_CASE("where a block is whole for the mask function, keep_bits still hide") {
+  const heed::index n = 64;
+  example<double> e(n, n, 8, 4);
+  const auto always = [](heed::index, heed::index, heed::index, heed::index) { return true; };
+  const auto blocks = heed::block_mask::of(always, 1, 1, n, n, 16, 16);
+  const Eigen::Matrix<std::uint8_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> bits =
+      Eigen::Matrix<std::uint8_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>::Constant(n, n / 8, 0x55);
+  e.keep.resize(n, n);
+  for (heed::index i = 0; i < n; ++i)
+    for (heed::index j = 0; j < n; ++j) e.keep(i, j) = j % 2 == 0;
+  const auto masked = heed::attention(e.query, e.key, e.value, {}, heed::keep_bits(heed::view(bits), n), heed::blocks(blocks),
+                                      heed::mask_function(always));
+  testing::check_as_exact_as(masked, e.reference().out, e.cast<long double>().reference().out);
+}
+
+TEST_CASE("blocks of each head and batch entry reach their own") {
+  const heed::index n = 40;
+  const example<double> e(n, n, 8, 4);
+  auto query = heed::view(e.query), key = heed::view(e.key), value = heed::view(e.value);
+  for (auto* tensor : {&query, &key, &value}) tensor->batch = tensor->heads = 2;
+  const auto of_head = [](heed::index b, heed::index h, heed::index i, heed::index j) { return (i / 8 + j / 8 + b + 2 * h) % 3 != 0; };
+  const auto blocks = heed::block_mask::of(of_head, 2, 2, n, n, 8, 8);
+  heed::rows<double> out(4 * n, 4);
+  heed::workspace memory;
+  heed::multi_head_attention_into(query, key, value, heed::bhnd(out.data(), 2, 2, n, 4), {}, {}, memory, heed::blocks(blocks));
+  for (heed::index b = 0; b < 2; ++b)
+    for (heed::index h = 0; h < 2; ++h) {
+      const auto here = [&](heed::index, heed::index, heed::index i, heed::index j) { return of_head(b, h, i, j); };
+      const auto one = heed::block_mask::of(here, 1, 1, n, n, 8, 8);
+      CHECK(out.middleRows((2 * b + h) * n, n) == heed::attention(e.query, e.key, e.value, {}, heed::blocks(one)));
+    }
+}
+
+TEST_CASE("block masks refuse what does not fit") {
+  const example<double> e(20, 30, 8, 4);
+  heed::block_mask wide(1, 1, 20, 31, 8, 8), tall(1, 1, 21, 30, 8, 8), many(1, 2, 20, 30, 8, 8);
+  const auto refuse = [&](const heed::block_mask& mask, const std::vector<std::string>& words) {
+    testing::check_refused([&] { heed::attention(e.query, e.key, e.value, {}, heed::blocks(mask)); }, words);
+  };
+  refuse(wide, {"blocks: n_kv 31", "30"});
+  refuse(tall, {"blocks: n_q 21", "20"});
+  refuse(many, {"blocks", "num_heads 2", "1"});
+  testing::check_refused([] { heed::block_mask(1, 1, 20, 30, 0, 8); }, {"heed::block_mask", "0"});
+  testing::check_refused([&] { wide.show(0, 0, 3, 0); }, {"heed::block_mask::show", "3"});
+}
