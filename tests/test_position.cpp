@@ -1,0 +1,202 @@
+#include <heed/position.hpp>
+
+#include <cmath>
+#include <vector>
+
+#include "support/example.hpp"
+#include "support/refusal.hpp"
+
+using heed::rope_layout;
+using heed::rope_options;
+using heed::rope_scaling;
+
+namespace {
+
+constexpr long double two_pi = 6.283185307179586476925286766559005768L;
+
+/// Some slow and some fast pairs, and a factor that every scaling feels.
+rope_options scaled(rope_scaling scaling) {
+  rope_options options;
+  options.scaling = scaling;
+  options.factor = 4;
+  options.original_length = 256;
+  return options;
+}
+
+/// The frequency of pair c of a head of d elements as each paper gives it.
+long double frequency_by_formula(const rope_options& options, heed::index c, heed::index d) {
+  const long double base = options.base, factor = options.factor, length = options.original_length;
+  const auto power = [d, c](long double b) { return std::pow(b, -2 * static_cast<long double>(c) / static_cast<long double>(d)); };
+  const long double frequency = power(base), wavelength = two_pi / frequency;
+  const auto between = [&](long double share_kept) { return (1 - share_kept) * frequency / factor + share_kept * frequency; };
+  switch (options.scaling) {
+    case rope_scaling::none:
+      return frequency;
+    case rope_scaling::linear:
+      return frequency / factor;
+    case rope_scaling::ntk:
+      return power(base * std::pow(factor, static_cast<long double>(d) / static_cast<long double>(d - 2)));
+    case rope_scaling::yarn: {
+      const auto pair_of = [&](long double turns) {
+        return static_cast<long double>(d) * std::log(length / (turns * two_pi)) / (2 * std::log(base));
+      };
+      const long double low = std::floor(pair_of(options.beta_fast)), high = std::ceil(pair_of(options.beta_slow));
+      const long double pair = static_cast<long double>(c);
+      return between(pair <= low ? 1 : pair >= high ? 0 : (high - pair) / (high - low));
+    }
+    case rope_scaling::llama3:
+      if (wavelength > length / options.low_freq_factor) return frequency / factor;
+      if (wavelength < length / options.high_freq_factor) return frequency;
+      return between((length / wavelength - options.low_freq_factor) / (options.high_freq_factor - options.low_freq_factor));
+  }
+  return 0;
+}
+
+/// One vector turned to a position.
+heed::rows<double> at_position(heed::rows<double> x, const rope_options& options, heed::index position) {
+  heed::apply_rope(heed::writable_view(x), options, position);
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("ALiBi slopes are powers of two by the paper's rule, for any number of heads") {
+  for (heed::index heads = 1; heads <= 20; ++heads) {
+    heed::index n = 1;
+    while (2 * n <= heads) n *= 2;
+    const heed::row_vector<double> slopes = heed::alibi_slopes<double>(heads);
+    REQUIRE(slopes.size() == heads);
+    for (heed::index h = 0; h < heads; ++h) {
+      CAPTURE(heads, h);
+      // the heads beyond a power of two take every other slope of twice as many
+      const double head = double(h < n ? h + 1 : 2 * (h - n) + 1), of = double(h < n ? n : 2 * n);
+      CHECK(slopes(h) == Approx(std::pow(2.0, -8.0 * head / of)).epsilon(1e-14));
+    }
+  }
+  testing::check_refused([] { heed::alibi_slopes<float>(0); }, {"heed::alibi_slopes", "num_heads", "0"});
+}
+
+TEST_CASE("RoPE frequencies are those of the papers' formulas") {
+  const rope_scaling scaling =
+      GENERATE(rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn, rope_scaling::llama3);
+  const heed::index d = GENERATE(heed::index(4), heed::index(64), heed::index(128));
+  const rope_options options = scaled(scaling);
+  const heed::rope_frequencies_result rope = heed::rope_frequencies(d, options);
+  REQUIRE(rope.frequencies.size() == d / 2);
+  for (heed::index c = 0; c < d / 2; ++c) {
+    CAPTURE(int(scaling), d, c);
+    const double exact = static_cast<double>(frequency_by_formula(options, c, d));
+    // an argument of pow that is wrong by an ulp moves the power by ln(base) of them
+    CHECK(std::abs(rope.frequencies(c) - exact) <= 32 * std::numeric_limits<double>::epsilon() * exact);
+  }
+  CHECK(rope.magnitude == (scaling == rope_scaling::yarn ? Approx(0.1 * std::log(4.0) + 1) : Approx(1.0)));
+}
+
+TEST_CASE("the ntk scaling divides the slowest frequency by factor and leaves the fastest") {
+  const heed::index d = 64;
+  const auto plain = heed::rope_frequencies(d), ntk = heed::rope_frequencies(d, scaled(rope_scaling::ntk));
+  CHECK(ntk.frequencies(0) == plain.frequencies(0));
+  CHECK(ntk.frequencies(d / 2 - 1) == Approx(plain.frequencies(d / 2 - 1) / 4).epsilon(1e-12));
+}
+
+TEST_CASE("after RoPE the product of a query and a key depends on their distance alone") {
+  const rope_layout layout = GENERATE(rope_layout::half_split, rope_layout::interleaved);
+  const rope_scaling scaling =
+      GENERATE(rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn, rope_scaling::llama3);
+  const heed::index rotary_dim = GENERATE(heed::index(0), heed::index(6));
+  rope_options options = scaled(scaling);
+  options.layout = layout;
+  options.rotary_dim = rotary_dim;
+  const heed::rows<double> q = testing::random_rows<double>(1, 16, 1), k = testing::random_rows<double>(1, 16, 2);
+  const auto product = [&](heed::index m, heed::index n) {
+    return at_position(q, options, m).row(0).dot(at_position(k, options, n).row(0));
+  };
+  // angles of up to 1000 radians are wrong by up to 1000 ulps of 1
+  const double tolerance = 1000 * std::numeric_limits<double>::epsilon() * q.norm() * k.norm();
+  for (const heed::index distance : {-7, 0, 3, 100})
+    for (const heed::index shift : {1, 20, 800}) {
+      CAPTURE(int(layout), int(scaling), rotary_dim, distance, shift);
+      CHECK(std::abs(product(110 + shift, 110 + shift + distance) - product(110, 110 + distance)) <= tolerance);
+    }
+  CHECK(std::abs(product(0, 9) - product(0, 10)) > 1e-3);  // and on their distance it does depend
+}
+
+TEST_CASE("both layouts turn the same pairs, elsewhere in the head") {
+  const heed::index d = 12;
+  rope_options half, interleaved;
+  interleaved.layout = rope_layout::interleaved;
+  const heed::rows<double> x = testing::random_rows<double>(1, d, 3);
+  heed::rows<double> shuffled(1, d);
+  for (heed::index c = 0; c < d / 2; ++c) shuffled(0, 2 * c) = x(0, c), shuffled(0, 2 * c + 1) = x(0, c + d / 2);
+  const heed::rows<double> a = at_position(x, half, 5), b = at_position(shuffled, interleaved, 5);
+  for (heed::index c = 0; c < d / 2; ++c) {
+    CHECK(a(0, c) == b(0, 2 * c));
+    CHECK(a(0, c + d / 2) == b(0, 2 * c + 1));
+  }
+}
+
+TEST_CASE("RoPE turns a pair by position times frequency, and passes what is behind rotary_dim") {
+  rope_options options;
+  options.rotary_dim = 4;
+  heed::rows<double> x = testing::random_rows<double>(3, 7, 4);
+  const heed::rows<double> before = x;
+  heed::apply_rope(heed::writable_view(x), options, 10);
+  const heed::rope_frequencies_result rope = heed::rope_frequencies(7, options);
+  for (heed::index i = 0; i < 3; ++i) {
+    for (heed::index c = 0; c < 2; ++c) {
+      const double angle = double(10 + i) * rope.frequencies(c);
+      CHECK(x(i, c) == Approx(before(i, c) * std::cos(angle) - before(i, c + 2) * std::sin(angle)).margin(1e-14));
+      CHECK(x(i, c + 2) == Approx(before(i, c + 2) * std::cos(angle) + before(i, c) * std::sin(angle)).margin(1e-14));
+    }
+    CHECK(x.row(i).tail(3) == before.row(i).tail(3));
+  }
+}
+
+TEST_CASE("rotate_into takes the rows of its tables that the positions say, for every head and batch entry") {
+  const heed::index batch = 2, heads = 3, n = 4, d = 6;
+  const heed::rows<float> numbers = testing::random_rows<float>(batch * heads * n, d, 5);
+  const heed::rope_frequencies_result rope = heed::rope_frequencies(d);
+  heed::rows<float> cos(20, d / 2), sin(20, d / 2);
+  for (heed::index position = 0; position < 20; ++position)
+    for (heed::index c = 0; c < d / 2; ++c) {
+      cos(position, c) = float(std::cos(double(position) * rope.frequencies(c)));
+      sin(position, c) = float(std::sin(double(position) * rope.frequencies(c)));
+    }
+  const std::vector<heed::index> positions{0, 19, 3, 3, 7, 1, 2, 18};
+  heed::rows<float> got = numbers;
+  heed::rotate_into(heed::bhnd(got.data(), batch, heads, n, d), cos, sin, positions);
+  for (heed::index b = 0; b < batch; ++b)
+    for (heed::index h = 0; h < heads; ++h)
+      for (heed::index i = 0; i < n; ++i) {
+        const heed::index row = (b * heads + h) * n + i;
+        heed::rows<float> one = numbers.row(row);
+        heed::apply_rope(heed::writable_view(one), {}, positions[std::size_t(b * n + i)]);
+        CHECK(got.row(row) == one);
+      }
+}
+
+TEST_CASE("RoPE refuses what does not fit") {
+  rope_options options;
+  options.rotary_dim = 3;
+  testing::check_refused([&] { heed::rope_frequencies(8, options); }, {"heed::rope_frequencies", "rotary_dim", "3", "head_dim 8"});
+  options.rotary_dim = 10;
+  testing::check_refused([&] { heed::rope_frequencies(8, options); }, {"rotary_dim", "10", "head_dim 8"});
+  options = {};
+  options.base = 0;
+  testing::check_refused([&] { heed::rope_frequencies(8, options); }, {"base", "0"});
+  options = {};
+  options.factor = -1;
+  testing::check_refused([&] { heed::rope_frequencies(8, options); }, {"factor", "-1"});
+  heed::rows<float> x = heed::rows<float>::Ones(2, 4);
+  const heed::rows<float> table = heed::rows<float>::Zero(3, 2), wide = heed::rows<float>::Zero(3, 3);
+  const std::vector<heed::index> good{0, 2}, far{0, 3}, few{0};
+  const auto refuse = [&](const auto& cos, const auto& sin, const std::vector<heed::index>& positions,
+                          const std::vector<std::string>& words) {
+    testing::check_refused([&] { heed::rotate_into(heed::writable_view(x), cos, sin, positions); }, words);
+  };
+  refuse(table, wide, good, {"heed::rotate_into", "sin: columns 3", "2"});
+  refuse(wide, wide, good, {"rotary_dim 6", "head_dim 4"});
+  refuse(table, table, far, {"position 3", "3 rows"});
+  refuse(table, table, few, {"positions: 1", "2"});
+  CHECK((x.array() == 1).all());
+}
