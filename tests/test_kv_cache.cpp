@@ -1,0 +1,178 @@
+#include <heed/kv_cache.hpp>
+#include <heed/position.hpp>
+
+#include <cstdint>
+#include <vector>
+
+#include "support/refusal.hpp"
+#include "support/tokens.hpp"
+
+using testing::tokens;
+
+namespace {
+
+heed::attention_options causal() {
+  heed::attention_options options;
+  options.causal = heed::causal::bottom_right;
+  return options;
+}
+
+const std::vector<std::vector<heed::index>> cuts{{0, 40}, {0, 1, 40}, {0, 39, 40}, {0, 7, 8, 8, 20, 33, 40}};
+
+}  // namespace
+
+TEST_CASE("any cut of a prompt into chunks gives what one call gives") {
+  const tokens<double> t(40, 4, 2, 8, 6, 1);
+  heed::attention_options options = causal();
+  options.softcap = 3;
+  SECTION("all that came before") {}
+  SECTION("a window") { options.window_left = 5; }
+  const auto in_one_call = [&](auto zero) {
+    using Scalar = decltype(zero);
+    const tokens<Scalar> same(40, 4, 2, 8, 6, 1);
+    heed::kv_cache<Scalar> cache(1, 2, 8, 6);
+    same.append(cache, 0, 0, 40);
+    const heed::row_vector<Scalar> slopes = heed::alibi_slopes<Scalar>(4);
+    return testing::reference_from(cache, same, 0, 40, options, heed::alibi(slopes));
+  };
+  const heed::rows<double> whole = in_one_call(0.0);
+  const heed::rows<long double> exact = in_one_call(0.0L);
+  const auto slopes = heed::alibi_slopes<double>(4);
+  for (const std::vector<heed::index>& cut : cuts) {
+    heed::kv_cache<double> cache(1, 2, 8, 6, 4);
+    heed::rows<double> reference(40, 24), fused(40, 24);
+    for (std::size_t n = 0; n + 1 < cut.size(); ++n) {
+      const heed::index first = cut[n], end = cut[n + 1];
+      t.append(cache, 0, first, end);
+      reference.middleRows(first, end - first) = testing::reference_from(cache, t, first, end, options, heed::alibi(slopes));
+      fused.middleRows(first, end - first) = testing::attention_from(cache, t, first, end, options, heed::alibi(slopes));
+    }
+    CAPTURE(cut);
+    CHECK(reference == whole);
+    testing::check_as_exact_as(fused, whole, exact);
+  }
+}
+
+TEST_CASE("a cache that has been truncated is as if it had never seen the rest") {
+  const tokens<double> t(20, 2, 2, 8, 8, 2);
+  heed::kv_cache<double> fresh(1, 2, 8, 8), cut(1, 2, 8, 8);
+  t.append(fresh, 0, 0, 6);
+  t.append(fresh, 0, 12, 20);
+  t.append(cut, 0, 0, 12);
+  cut.truncate(0, 6);
+  CHECK(cut.length(0) == 6);
+  CHECK(cut.position(0) == 6);
+  t.append(cut, 0, 12, 20);
+  CHECK(testing::reference_from(cut, t, 12, 20, causal()) == testing::reference_from(fresh, t, 12, 20, causal()));
+  cut.clear();
+  CHECK(cut.length(0) == 0);
+  t.append(cut, 0, 0, 3);
+  heed::kv_cache<double> other(1, 2, 8, 8);
+  t.append(other, 0, 0, 3);
+  CHECK(testing::reference_from(cut, t, 0, 3, {}) == testing::reference_from(other, t, 0, 3, {}));
+}
+
+TEMPLATE_TEST_CASE("a rolling cache gives what the whole one gives under its window, and does not grow", "", double, std::int8_t) {
+  constexpr heed::index window = 7, n = 200;
+  const tokens<double> t(n, 2, 1, 8, 8, 3);
+  heed::attention_options options = causal();
+  options.window_left = window;
+  const heed::index step = GENERATE(heed::index(1), heed::index(3), heed::index(20));
+  heed::kv_cache<TestType> whole(1, 1, 8, 8), rolling(1, 1, 8, 8, 2 * window + step, window);
+  const heed::index reserved = rolling.bytes();
+  for (heed::index first = 0; first < n; first += step) {
+    const heed::index end = (std::min)(first + step, n);
+    t.append(whole, 0, first, end);
+    t.append(rolling, 0, first, end);
+    REQUIRE(rolling.position(0) == end);
+    REQUIRE(testing::reference_from(rolling, t, first, end, options) == testing::reference_from(whole, t, first, end, options));
+  }
+  CHECK(rolling.length(0) <= window + step);
+  CHECK(rolling.bytes() == reserved);
+}
+
+TEST_CASE("sequences of different lengths do not know of each other") {
+  const tokens<double> t(20, 2, 2, 8, 8, 4);
+  const heed::index lengths[] = {0, 1, 20, 13};
+  heed::kv_cache<double> together(4, 2, 8, 8, 1);
+  for (heed::index b = 0; b < 4; ++b) t.append(together, b, 0, lengths[b]);
+  auto query = t.query_view(0, 3);
+  query.batch = 4, query.batch_stride = 0;  // the same queries for all
+  heed::rows<double> out(4 * 3, 16);
+  heed::reference_cached_attention_into(query, together, heed::bnhd(out.data(), 4, 3, 2, 8), {}, causal());
+  for (heed::index b = 0; b < 4; ++b) {
+    heed::kv_cache<double> alone(1, 2, 8, 8);
+    t.append(alone, 0, 0, lengths[b]);
+    CHECK(out.middleRows(3 * b, 3) == testing::reference_from(alone, t, 0, 3, causal()));
+  }
+}
+
+TEST_CASE("an int8 row is wrong by at most half of its step") {
+  const tokens<float> t(30, 2, 2, 24, 8, 5);
+  heed::kv_cache<std::int8_t> cache(1, 2, 24, 8);
+  t.append(cache, 0, 0, 30);
+  const auto check = [](const auto& stored, const heed::tensor_view<const float>& exact) {
+    for (heed::index h = 0; h < 2; ++h) {
+      const auto rows = stored.head(0, h, 0, 30);
+      for (heed::index j = 0; j < 30; ++j) {
+        float largest = 0;
+        for (heed::index c = 0; c < exact.cols; ++c) largest = (std::max)(largest, std::abs(exact(0, h, j, c)));
+        const double half_step = double(largest) / 127 / 2;
+        for (heed::index c = 0; c < exact.cols; ++c)  // and the roundings of the scale and its inverse
+          CHECK(std::abs(rows.template at<double>(j, c) - double(exact(0, h, j, c))) <= half_step * (1 + 1e-4));
+      }
+    }
+  };
+  check(cache.keys(), t.key_view(0, 30));
+  check(cache.values(), t.value_view(0, 30));
+}
+
+TEST_CASE("an int8 row of zeros stays zero") {
+  tokens<float> t(1, 1, 1, 4, 4, 6);
+  t.key.setZero();
+  heed::kv_cache<std::int8_t> cache(1, 1, 4, 4);
+  t.append(cache, 0, 0, 1);
+  for (heed::index c = 0; c < 4; ++c) CHECK(cache.keys().head(0, 0, 0, 1).at<float>(0, c) == 0);
+}
+
+TEST_CASE("the bytes of a cache") {
+  static_assert(heed::kv_cache_bytes(32, 8, 128, 1000, 2) == 2ll * 32 * 8 * 128 * 1000 * 2, "");
+  CHECK(heed::kv_cache<float>(3, 2, 8, 6, 10).bytes() == 3 * 2 * 10 * (8 + 6) * 4);
+  CHECK(heed::kv_cache<std::int8_t>(3, 2, 8, 6, 10).bytes() == 3 * 2 * 10 * (8 + 6 + 2 * 4));
+}
+
+TEST_CASE("a cache refuses what does not fit, and holds what it held") {
+  const tokens<double> t(6, 2, 2, 8, 4, 7);
+  heed::kv_cache<double> cache(2, 2, 8, 4, 4, 5);
+  t.append(cache, 0, 0, 3);
+  const auto refuse_append = [&](const auto& change, const std::vector<std::string>& words) {
+    auto key = t.key_view(0, 2);
+    auto value = t.value_view(0, 2);
+    change(key, value);
+    testing::check_refused([&] { cache.append(0, key, value); }, words);
+  };
+  refuse_append([](auto& key, auto&) { key.cols = 7; }, {"heed::kv_cache::append", "key: head_dim 7", "key_dim 8"});
+  refuse_append([](auto&, auto& value) { value.cols = 8; }, {"value: head_dim 8", "value_dim 4"});
+  refuse_append([](auto&, auto& value) { value.rows = 1; }, {"value: tokens 1", "2"});
+  refuse_append([](auto& key, auto&) { key.heads = 1; }, {"key: num_kv_heads 1", "2"});
+  refuse_append([](auto& key, auto& value) { key.batch = value.batch = 2; }, {"key: batch 2", "1"});
+  testing::check_refused([&] { cache.append(2, t.key_view(0, 1), t.value_view(0, 1)); }, {"sequence 2", "2"});
+  testing::check_refused([&] { cache.append(t.key_view(0, 1), t.value_view(0, 1)); }, {"key: batch 1", "2"});
+  testing::check_refused([&] { cache.truncate(0, 4); }, {"heed::kv_cache::truncate", "4", "3"});
+  testing::check_refused([&] { heed::kv_cache<float>(1, 1, -1, 4); }, {"heed::kv_cache", "-1"});
+  testing::check_refused([&] { heed::kv_cache<float>(1, 1, 4, 4, 4, -2); }, {"heed::kv_cache", "window", "-2"});
+  CHECK(cache.length(0) == 3);
+  CHECK(cache.length(1) == 0);
+
+  // more than a rolling cache keeps
+  heed::kv_cache<double> rolling(1, 2, 8, 4, 4, 5);
+  t.append(rolling, 0, 0, 3);
+  heed::attention_options options = causal();
+  testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options); },
+                         {"cached_attention_into", "window_left -1", "5"});
+  options.window_left = 6;
+  testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options); }, {"window_left 6", "5"});
+  options.window_left = 5;
+  const std::vector<heed::index> lengths{2};
+  testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options, heed::key_lengths(lengths)); }, {"key_lengths"});
+}
