@@ -2,6 +2,7 @@
 
 #include "catch.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -36,19 +37,44 @@ std::size_t count_of(const std::string& text, const std::string& part) {
 
 std::string data_of(const std::string& page) { return between(page, "id=\"data\">", "</script>"); }
 
-/// The 16-bit words of the first map of a page, read by the definition of base64 (RFC 4648).
-std::vector<unsigned> words_of(const std::string& page) {
+/// What stands between `"name":"` and the quote, read by the definition of base64 (RFC 4648).
+std::vector<unsigned> bytes_of(const std::string& page, const std::string& name) {
   const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::vector<unsigned> bytes, words;
+  std::vector<unsigned> bytes;
   unsigned bits = 0, held = 0;
-  for (const char c : between(page, "\"data\":\"", "\"")) {
+  for (const char c : between(page, "\"" + name + "\":\"", "\"")) {
     if (c == '=') break;
     bits = (bits << 6 | static_cast<unsigned>(digits.find(c))) & 0xFFFFFFu;
     held += 6;
     if (held >= 8) bytes.push_back((bits >> (held -= 8)) & 0xFFu);
   }
-  for (std::size_t i = 0; i + 1 < bytes.size(); i += 2) words.push_back(bytes[i] | bytes[i + 1] << 8);
-  return words;
+  return bytes;
+}
+
+/// The codes of the first map of a page, row by row, 0 where none is kept: numbers in LEB128, for each row how many it keeps, then the
+/// step to the column and the code of each.
+std::vector<unsigned> codes_of(const std::string& page, heed::index n_q, heed::index n_kv) {
+  const std::vector<unsigned> bytes = bytes_of(page, "data");
+  std::size_t at = 0;
+  const auto next = [&] {
+    unsigned number = 0;
+    for (unsigned shift = 0;; shift += 7) {
+      REQUIRE(at < bytes.size());
+      number |= (bytes[at] & 127u) << shift;
+      if (!(bytes[at++] & 128u)) return number;
+    }
+  };
+  std::vector<unsigned> codes(std::size_t(n_q * n_kv));
+  for (heed::index r = 0; r < n_q; ++r) {
+    heed::index column = 0;
+    for (unsigned left = next(); left > 0; --left) {
+      column += next();
+      REQUIRE(column < n_kv);
+      codes[std::size_t(r * n_kv + column)] = next();
+    }
+  }
+  CHECK(at == bytes.size());
+  return codes;
 }
 
 }  // namespace
@@ -60,10 +86,9 @@ TEST_CASE("A page holds every weight to the resolution it promises") {
   const double max = double(weights.maxCoeff());
 
   const std::string page = heed::heatmap_html(weights, numbered(n_q), numbered(n_kv));
-  const std::vector<unsigned> words = words_of(page);
-  REQUIRE(words.size() == std::size_t(weights.size()));
-  for (std::size_t i = 0; i < words.size(); ++i)
-    CHECK(std::abs(words[i] * max / 65534 - double(weights.data()[i])) <= max / 131068 * (1 + 1e-9));
+  const std::vector<unsigned> codes = codes_of(page, n_q, n_kv);
+  for (std::size_t i = 0; i < codes.size(); ++i)
+    CHECK(std::abs(codes[i] * max / 65534 - double(weights.data()[i])) <= max / 131068 * (1 + 1e-9));
   CHECK(std::stod(between(page, "\"max\":", ",")) == Approx(max).epsilon(1e-8));
 }
 
@@ -72,7 +97,7 @@ TEST_CASE("What is no weight is marked, and does not disturb the others") {
   matrix weights(2, 4);
   weights << nan, inf, -0.5f, -inf, 0.25f, 0.5f, 0, 0.25f;
   const std::string page = heed::heatmap_html(weights, numbered(2), numbered(4));
-  CHECK(words_of(page) == std::vector<unsigned>{65535, 65535, 65535, 65535, 32767, 65534, 0, 32767});
+  CHECK(codes_of(page, 2, 4) == std::vector<unsigned>{65535, 65535, 65535, 65535, 32767, 65534, 0, 32767});
   CHECK(between(page, "\"max\":", ",") == "0.5");
   // Entropy is that of the whole row alone: 1/4, 1/2, 0, 1/4.
   CHECK(std::stod(between(page, "\"entropy\":", ",")) == Approx(1.5 * std::log(2.0)).epsilon(1e-8));
@@ -90,20 +115,64 @@ TEST_CASE("Rows longer than keep_per_row keep their largest weights and every ce
   options.keep_per_row = 2;
   const std::string page = heed::heatmap_html(weights, numbered(2), numbered(5), options);
   CHECK(between(page, "\"kept\":", ",") == "2");
-  const std::vector<unsigned> words = words_of(page);
-  REQUIRE(words.size() == 8);
-  for (const std::size_t row : {std::size_t(0), std::size_t(4)}) {
-    const bool swapped = words[row] > words[row + 2];
-    const std::size_t low = swapped ? row + 2 : row, high = swapped ? row : row + 2;
-    CHECK(words[low] == (row == 0 ? 1u : 2u));
-    CHECK(words[low + 1] == (row == 0 ? 32767u : 65535u));
-    CHECK(words[high] == (row == 0 ? 3u : 4u));
-    CHECK(words[high + 1] == (row == 0 ? 26214u : 65534u));
+  CHECK(codes_of(page, 2, 5) == std::vector<unsigned>{0, 32767, 0, 26214, 0, 0, 0, 65535, 0, 65534});
+  for (const heed::index enough : {heed::index(5), heed::index(0)}) {
+    options.keep_per_row = enough;
+    const std::string all = heed::heatmap_html(weights, numbered(2), numbered(5), options);
+    CHECK(between(all, "\"kept\":", ",") == "0");
+    CHECK(codes_of(all, 2, 5) == std::vector<unsigned>{6553, 32767, 0, 26214, 0, 0, 0, 65535, 0, 65534});
+    CHECK(bytes_of(all, "rest").empty());
   }
-  options.keep_per_row = 5;
-  CHECK(words_of(heed::heatmap_html(weights, numbered(2), numbered(5), options)).size() == 10);
-  options.keep_per_row = 0;
-  CHECK(words_of(heed::heatmap_html(weights, numbered(2), numbered(5), options)).size() == 10);
+}
+
+TEST_CASE("What a shortened row leaves out is bounded, block by block, and no bound is wider than a byte makes it") {
+  const heed::index n_q = 130, n_kv = 200, block = 4, across = 50;  // 64 blocks of 4 cells hold 200
+  matrix weights(n_q, n_kv);
+  for (heed::index i = 0; i < weights.size(); ++i) weights.data()[i] = float((7919 * i * i + 13 * i) % 1009) / 1009.0f;
+  heed::heatmap_options options;
+  options.keep_per_row = 7;
+  const std::string page = heed::heatmap_html(weights, numbered(n_q), numbered(n_kv), options);
+  CHECK(between(page, "\"block\":", "}") == "4");
+  const std::vector<unsigned> codes = codes_of(page, n_q, n_kv), rest = bytes_of(page, "rest");
+  REQUIRE(rest.size() == 33 * 50);
+  const double max = double(weights.maxCoeff()), resolution = 0.5 / 65534;
+  std::vector<double> largest(rest.size());  // left out, as a share of the map's largest weight
+  for (heed::index r = 0; r < n_q; ++r) {
+    double least_kept = 1, most_left = 0;
+    for (heed::index c = 0; c < n_kv; ++c) {
+      const double share = double(weights(r, c)) / max;
+      if (codes[std::size_t(r * n_kv + c)] > 0) {
+        least_kept = (std::min)(least_kept, share);
+        continue;
+      }
+      most_left = (std::max)(most_left, share);
+      double& of_block = largest[std::size_t(r / block * across + c / block)];
+      of_block = (std::max)(of_block, share);
+    }
+    CHECK(least_kept >= most_left - 2 * resolution);
+  }
+  for (std::size_t b = 0; b < rest.size(); ++b) {
+    const double root = rest[b] / 255.0;
+    CHECK(root * root >= largest[b] - resolution);
+    CHECK(root - std::sqrt(largest[b] + resolution) < 1.0 / 255);
+  }
+}
+
+TEST_CASE("A map says how far from the diagonal it has anything") {
+  const auto band = [](const matrix& weights) {
+    return between(heed::heatmap_html(weights, numbered(weights.rows()), numbered(weights.cols())), "\"band\":[", "]");
+  };
+  const matrix causal = matrix::NullaryExpr(4, 6, [](heed::index i, heed::index j) { return j <= i + 2 ? 0.25f : 0.0f; });
+  CHECK(band(causal) == "-3,2");  // the last row looks at the first column; each row at most two columns past its own number
+  const matrix window = matrix::NullaryExpr(9, 9, [](heed::index i, heed::index j) { return j <= i && j >= i - 1 ? 0.5f : 0.0f; });
+  CHECK(band(window) == "-1,0");
+  CHECK(band(matrix::Ones(2, 3)) == "-1,2");
+  CHECK(band(matrix::Zero(2, 3)) == "0,-1");
+  matrix far = matrix::Zero(3, 3);
+  far(0, 2) = 1e-30f;  // not 0, however small
+  CHECK(band(far) == "2,2");
+  far(2, 0) = std::numeric_limits<float>::quiet_NaN();
+  CHECK(band(far) == "-2,2");
 }
 
 TEST_CASE("Labels cannot leave the place they are written in") {

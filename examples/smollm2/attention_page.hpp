@@ -4,6 +4,7 @@
 #include "model.hpp"
 #include "tokenizer.hpp"
 
+#include <heed/detail/utf8.hpp>
 #include <heed/heatmap.hpp>
 #include <heed/weights.hpp>
 
@@ -14,7 +15,25 @@
 
 namespace smollm2 {
 
-/// Keeps the queries and keys of every layer while a model reads, and makes a page of the weights: one map for each head of each layer.
+/// A token as a label. A character can be spread over tokens: its bytes are written in hexadecimal, as \xF0\x9F.
+inline std::string token_label(const std::string& bytes) {
+  static const char* const hex = "0123456789ABCDEF";
+  const std::string replacement = "\xEF\xBF\xBD";
+  std::string label;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const std::size_t from = at;
+    const bool broken = heed::detail::next_code_point(bytes, at) == heed::detail::replacement_character &&
+                        bytes.compare(from, replacement.size(), replacement) != 0;
+    for (std::size_t i = from; i < at; ++i) {
+      const unsigned byte = static_cast<unsigned char>(bytes[i]);
+      label += broken ? std::string("\\x") + hex[byte >> 4] + hex[byte & 15] : std::string(1, bytes[i]);
+    }
+  }
+  return label;
+}
+
+/// Keeps the queries and keys of every layer while a model reads, and makes a page of the weights: one map for each head of each
+/// layer.
 class attention_recorder {
  public:
   explicit attention_recorder(const model_config& c) : config_(c), layers_(std::size_t(c.layers)) {}
@@ -31,15 +50,14 @@ class attention_recorder {
   std::string html(const tokenizer& words, const std::vector<token>& tokens) const {
     const index n = layers_[0].query.rows();
     std::vector<std::string> labels;
-    for (index i = 0; i < n; ++i) labels.push_back(words.decode(tokens[std::size_t(i)]));
+    for (index i = 0; i < n; ++i) labels.push_back(token_label(words.decode(tokens[std::size_t(i)])));
     heed::heatmap_options page_options;
     page_options.title = "What SmolLM2 looks at";
-    page_options.row_name = "token";
-    page_options.col_name = "looks at";
+    page_options.row_name = page_options.col_name = "token";
     page_options.note = "Each token looks back at itself and those before it.";
     if (index(tokens.size()) > n)
       page_options.note += " The page shows the first " + std::to_string(n) + " of " + std::to_string(tokens.size()) + " tokens.";
-    page_options.keep_per_row = n > 256 ? 16 : 0;  // a long text's page keeps the 16 strongest links of each token
+    page_options.keep_per_row = n > 100 ? 16 : 0;  // so a page of 2,000 tokens has 40 MB, and one of 100 has 6
     heed::heatmap_page page(labels, labels, page_options);
 
     heed::attention_options options;

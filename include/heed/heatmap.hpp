@@ -11,8 +11,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <locale>
-#include <numeric>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -33,8 +33,9 @@ struct heatmap_options {
   std::string note;
   /// What a row and a column are.
   std::string row_name = "query", col_name = "key";
-  /// A row with more columns than this stores only so many of its largest weights (a page, not an SVG). 0 stores every weight, at 2.7
-  /// bytes each; a stored weight of a shortened row takes 5.3 bytes. Set it to 16 or so for a page with every head of a model.
+  /// A row with more columns than this stores only so many of its largest weights (a page, not an SVG); 0 stores every weight. One
+  /// takes 3 to 5 bytes, a weight of 0 none. Set it to 16 or so for a page with every head of a model. Of what is left out the page
+  /// knows, and shows, a bound: the largest left out in each of 64 x 64 blocks.
   index keep_per_row = 2048;
 };
 
@@ -99,12 +100,10 @@ inline std::string number_text(double x) {
   return out.str();
 }
 
-inline std::string base64(const std::vector<std::uint16_t>& words) {
+inline std::string base64(const std::vector<unsigned char>& bytes) {
   static const char* const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  const std::size_t n = 2 * words.size();
-  const auto byte = [&](std::size_t i) {
-    return i < n ? (unsigned(words[i / 2]) >> (i % 2 ? 8 : 0)) & 0xFFu : 0u;
-  };  // little end first
+  const std::size_t n = bytes.size();
+  const auto byte = [&](std::size_t i) { return i < n ? unsigned(bytes[i]) : 0u; };
   std::string out;
   out.reserve((n + 2) / 3 * 4);
   for (std::size_t i = 0; i < n; i += 3) {
@@ -112,6 +111,12 @@ inline std::string base64(const std::vector<std::uint16_t>& words) {
     for (unsigned d = 0; d < 4; ++d) out += i + d > n ? '=' : digits[(group >> (18 - 6 * d)) & 63u];
   }
   return out;
+}
+
+/// Seven bits a byte, the low ones first; a byte that is not the last has its high bit set (LEB128).
+inline void append_number(std::vector<unsigned char>& bytes, unsigned n) {
+  for (; n > 127; n >>= 7) bytes.push_back(static_cast<unsigned char>((n & 127u) | 128u));
+  bytes.push_back(static_cast<unsigned char>(n));
 }
 
 inline void check_labels(const char* function, index rows, index cols, std::size_t row_labels, std::size_t col_labels) {
@@ -123,7 +128,7 @@ inline void check_labels(const char* function, index rows, index cols, std::size
 
 /// One page for any number of heads of one pair of sequences: self-contained HTML that needs no network.
 ///
-/// Each head's map is packed when it is added, so a model's maps never stand in memory together: a weight becomes the 16-bit code
+/// Each head's map is packed when it is added, so a model's maps never stand in memory together: a weight becomes the code
 /// round(65534 weight / max), max being the map's largest weight, so what the page says is right to max / 131068. 65535 is "not a
 /// weight".
 class heatmap_page {
@@ -144,57 +149,14 @@ class heatmap_page {
     const rows<double> values = weights.derived().template cast<double>();
     detail::check_labels("heatmap_page::add", values.rows(), values.cols(), row_labels_.size(), col_labels_.size());
 
-    double max = 0, entropy = 0;
-    index full_rows = 0;
-    for (index r = 0; r < values.rows(); ++r) {
-      double sum = 0, row_entropy = 0;
-      bool all_weights = true;
-      for (index c = 0; c < values.cols(); ++c) {
-        const double w = values(r, c);
-        if (!detail::is_weight(w)) {
-          all_weights = false;
-          continue;
-        }
-        max = (std::max)(max, w);
-        sum += w;
-        if (w > 0) row_entropy -= w * std::log(w);
-      }
-      if (!all_weights || !(sum > 0)) continue;
-      entropy += row_entropy;
-      ++full_rows;
-    }
-
-    const index keep = options_.keep_per_row, n_kv = values.cols();
-    const bool shortened = keep > 0 && n_kv > keep;
-    const auto code = [&](index r, index c) {
-      if (!detail::is_weight(values(r, c))) return invalid;
-      return max > 0 ? static_cast<std::uint16_t>(std::lround(values(r, c) / max * full)) : std::uint16_t(0);
-    };
-    std::vector<std::uint16_t> words;
-    std::vector<index> order(static_cast<std::size_t>(n_kv));
-    for (index r = 0; r < values.rows(); ++r) {
-      if (!shortened) {
-        for (index c = 0; c < n_kv; ++c) words.push_back(code(r, c));
-        continue;
-      }
-      // The largest codes: cells that are no weight come first, so that none is hidden.
-      std::iota(order.begin(), order.end(), index(0));
-      std::nth_element(order.begin(), order.begin() + keep, order.end(), [&](index a, index b) {
-        const std::uint16_t left = code(r, a), right = code(r, b);
-        return left != right ? left > right : a < b;
-      });
-      for (index k = 0; k < keep; ++k) {
-        const index c = order[static_cast<std::size_t>(k)];
-        words.push_back(static_cast<std::uint16_t>(c));
-        words.push_back(code(r, c));
-      }
-    }
-
-    // Mean over the rows that are whole: a row with a cell that is no weight, or with nothing in it, has no entropy.
-    const std::string mean = full_rows > 0 ? detail::number_text(entropy / double(full_rows)) : "null";
+    const summary of_map = summarise(values);
+    packed_map packed = pack(values, of_map.max);
     maps_.push_back("{\"layer\":" + std::to_string(layer) + ",\"head\":" + std::to_string(head) +
-                    ",\"title\":" + detail::json_text(title) + ",\"max\":" + detail::number_text(max) + ",\"entropy\":" + mean +
-                    ",\"kept\":" + std::to_string(shortened ? keep : 0) + ",\"data\":\"" + detail::base64(words) + "\"}");
+                    ",\"title\":" + detail::json_text(title) + ",\"max\":" + detail::number_text(of_map.max) +
+                    ",\"entropy\":" + (of_map.whole_rows > 0 ? detail::number_text(of_map.entropy) : "null") + ",\"band\":[" +
+                    std::to_string(of_map.lowest) + "," + std::to_string(of_map.highest) +
+                    "],\"kept\":" + std::to_string(packed.kept) + ",\"block\":" + std::to_string(packed.block) + "}");
+    cells_.push_back(std::move(packed.json));
   }
 
   /// The page. Throws std::invalid_argument where no map was added.
@@ -214,13 +176,107 @@ class heatmap_page {
     page += ",\"col_name\":" + detail::json_text(options_.col_name) + ",\n\"rows\":" + labels_json(row_labels_);
     page += ",\n\"cols\":" + labels_json(col_labels_) + ",\n\"maps\":[";
     for (std::size_t m = 0; m < maps_.size(); ++m) page += (m ? ",\n" : "\n") + maps_[m];
-    page += "]}</script>\n<script>";
+    page += "]}</script>\n";
+    // A block of its own for each map: a browser reads those faster than one of many megabytes, and unpacks only what is looked at.
+    for (const std::string& cells : cells_) page += "<script type=\"application/json\" class=\"cells\">" + cells + "</script>\n";
+    page += "<script>";
     for (const char* part : {detail::heatmap_data_program, detail::heatmap_view_program, detail::heatmap_input_program}) page += part;
     return page + "</script>\n</body>\n</html>\n";
   }
 
  private:
   static constexpr std::uint16_t full = 65534, invalid = 65535;
+
+  struct summary {
+    double max = 0;
+    double entropy = 0;  // nats, the mean over the whole rows: one with a cell that is no weight, or with nothing in it, has none
+    index whole_rows = 0;
+    index lowest = 0, highest = -1;  // column - row of every cell that is not 0 lies between these: all that a mask lets through
+  };
+
+  static summary summarise(const rows<double>& values) {
+    summary s;
+    double entropy = 0;
+    for (index r = 0; r < values.rows(); ++r) {
+      double sum = 0, row_entropy = 0;
+      bool all_weights = true;
+      index first = values.cols(), last = -1;
+      for (index c = 0; c < values.cols(); ++c) {
+        const double w = values(r, c);
+        if (w == 0 && detail::is_weight(w)) continue;
+        first = (std::min)(first, c);
+        last = c;
+        if (!detail::is_weight(w)) {
+          all_weights = false;
+          continue;
+        }
+        s.max = (std::max)(s.max, w);
+        sum += w;
+        row_entropy -= w * std::log(w);
+      }
+      if (last >= 0) {
+        const bool none_before = s.highest < s.lowest;
+        s.lowest = none_before ? first - r : (std::min)(s.lowest, first - r);
+        s.highest = none_before ? last - r : (std::max)(s.highest, last - r);
+      }
+      if (!all_weights || !(sum > 0)) continue;
+      entropy += row_entropy;
+      ++s.whole_rows;
+    }
+    if (s.whole_rows > 0) s.entropy = entropy / double(s.whole_rows);
+    return s;
+  }
+
+  static unsigned code_of(double w, double max) {
+    if (!detail::is_weight(w)) return invalid;
+    return max > 0 ? static_cast<unsigned>(w / max * full + 0.5) : 0u;
+  }
+
+  struct packed_map {
+    index kept;   // codes a row, where rows are shortened; else 0
+    index block;  // cells on the side of a block of `rest`
+    std::string json;
+  };
+  /// `data`: row by row how many codes are kept, then each with the step from the column before it. `rest`, where rows are shortened:
+  /// of the codes left out in each block of `block` x `block` cells the largest, as a byte. It is a bound: the square of that byte
+  /// over 255 is at least the code's share of the largest one.
+  packed_map pack(const rows<double>& values, double max) const {
+    constexpr index blocks_a_side = 64;
+    const bool shortened = options_.keep_per_row > 0 && values.cols() > options_.keep_per_row;
+    const index keep = shortened ? options_.keep_per_row : values.cols(), longest = (std::max)(values.rows(), values.cols());
+    const index block = (longest + blocks_a_side - 1) / blocks_a_side, across = shortened ? (values.cols() + block - 1) / block : 0;
+    std::vector<unsigned char> bytes,
+        rest(static_cast<std::size_t>(across * ((values.rows() + block - 1) / (std::max)(block, index(1)))));
+
+    // Code and column as one number: the largest codes first, the first columns among equals. A cell that is no weight outdoes every
+    // weight, so that none is hidden.
+    constexpr std::uint32_t last_column = 0xFFFF;
+    const auto column_of = [](std::uint32_t cell) { return last_column - (cell & last_column); };
+    std::vector<std::uint32_t> cells;
+    for (index r = 0; r < values.rows(); ++r) {
+      cells.clear();
+      for (index c = 0; c < values.cols(); ++c)
+        if (const unsigned code = code_of(values(r, c), max))
+          cells.push_back(code << 16 | (last_column - static_cast<std::uint32_t>(c)));
+      const std::size_t count = (std::min)(cells.size(), static_cast<std::size_t>(keep));
+      const auto left_out = cells.begin() + static_cast<std::ptrdiff_t>(count);
+      std::nth_element(cells.begin(), left_out, cells.end(), std::greater<std::uint32_t>());
+      std::sort(cells.begin(), left_out, [&](std::uint32_t a, std::uint32_t b) { return column_of(a) < column_of(b); });
+      detail::append_number(bytes, static_cast<unsigned>(count));
+      unsigned before = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        detail::append_number(bytes, column_of(cells[i]) - before);
+        detail::append_number(bytes, cells[i] >> 16);
+        before = column_of(cells[i]);
+      }
+      for (auto cell = left_out; cell != cells.end(); ++cell) {
+        unsigned char& bound = rest[static_cast<std::size_t>(r / block * across + static_cast<index>(column_of(*cell)) / block)];
+        const double share = (std::min)(1.0, double(*cell >> 16) / full);
+        bound = (std::max)(bound, static_cast<unsigned char>(std::ceil(255 * std::sqrt(share))));
+      }
+    }
+    return {shortened ? keep : 0, block, "{\"rest\":\"" + detail::base64(rest) + "\",\"data\":\"" + detail::base64(bytes) + "\"}"};
+  }
 
   static std::string labels_json(const std::vector<std::string>& labels) {
     std::string out = "[";
@@ -230,7 +286,7 @@ class heatmap_page {
 
   std::vector<std::string> row_labels_, col_labels_;
   heatmap_options options_;
-  std::vector<std::string> maps_;
+  std::vector<std::string> maps_, cells_;  // what the page says about each map; its weights
 };
 
 /// A page for one matrix of weights, n_q x n_kv, with a label for each row and column: self-contained HTML.

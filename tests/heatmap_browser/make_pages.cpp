@@ -2,6 +2,7 @@
 
 #include <heed/heatmap.hpp>
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <limits>
@@ -71,6 +72,47 @@ std::string long_page(index keep_per_row) {
   return heed::heatmap_html(weights, tokens, tokens, options);
 }
 
+/// A model of three layers of four heads at a prompt of 2,000 tokens: head h of layer l looks, with 0.5, (l + 1) (h + 1) tokens back,
+/// with 0.25 at the first token, and a little at every token so far.
+std::string model_page() {
+  const index n = 2000;
+  std::vector<std::string> tokens;
+  for (index i = 0; i < n; ++i) tokens.push_back(" w" + std::to_string(i));
+  heed::heatmap_options options;
+  options.title = "Twelve heads, 2,000 tokens";
+  options.row_name = options.col_name = "token";
+  options.keep_per_row = 16;
+  heed::heatmap_page page(tokens, tokens, options);
+  for (index layer = 0; layer < 3; ++layer) {
+    for (index head = 0; head < 4; ++head) {
+      matrix weights = matrix::Zero(n, n);
+      for (index i = 0; i < n; ++i) {
+        weights.row(i).head(i + 1).setConstant(0.25f / float(i + 1));
+        weights(i, 0) += 0.25f;
+        weights(i, (std::max)(index(0), i - (layer + 1) * (head + 1))) += 0.5f;
+      }
+      page.add(weights, layer, head);
+    }
+  }
+  return page.html();
+}
+
+/// Labels that cannot be seen, would turn the writing around, or are no text.
+std::string odd_page() {
+  const std::vector<std::string> tokens = {"\xF0\x9F",  // the first half of an emoji
+                                           "\x90\x87",  // its second half
+                                           "\xE2\x80\xAE"
+                                           "abc",  // right to left from here
+                                           "\n",
+                                           "\t",
+                                           "",
+                                           "  ",
+                                           "\x1B[2J",
+                                           "\"'&amp;\\",
+                                           "\xF0\x9F\x90\x87"};
+  return heed::heatmap_html(matrix(matrix::Identity(10, 10)), tokens, tokens);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -83,7 +125,8 @@ int main(int argc, char** argv) {
   std::vector<std::string> keys;
   for (int i = 0; i < 40; ++i) keys.push_back(" k" + std::to_string(i));
   const bool written = write(folder + "/heads.html", heads_page()) && write(folder + "/long.html", long_page(0)) &&
-                       write(folder + "/kept.html", long_page(16)) &&
+                       write(folder + "/kept.html", long_page(16)) && write(folder + "/model.html", model_page()) &&
+                       write(folder + "/odd.html", odd_page()) &&
                        write(folder + "/cache.html", heed::heatmap_html(tall, {"a", "b", "c"}, keys)) &&
                        write(folder + "/empty.html", heed::heatmap_html(matrix(0, 0), {}, {}));
   if (!written) std::cerr << "make_pages: cannot write to " << folder << "\n";

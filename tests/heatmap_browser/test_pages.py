@@ -1,7 +1,9 @@
 """Looks at heat map pages in a headless Chromium: real mouse and key events in, pixels and the accessibility tree out.
 
 usage: test_pages.py MAKE_PAGES      (the program that writes the pages)"""
+import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -51,18 +53,20 @@ class Pages(unittest.TestCase):
         self.open("heads.html")
         self.assertEqual(self.hover(8, 8), "sitting (query 8) → sitting (key 8): 0.7500")
         self.assertEqual(self.hover(8, 0), "sitting (query 8) → Alice (key 0): 0.2500")
-        self.assertEqual(self.hover(2, 9), "beginning (query 2) → by (key 9): under 1.5e-5")
-        self.assertEqual(self.hover(11, 10), "line␊end (query 11) → hér (key 10): under 1.5e-5")
+        self.assertEqual(self.hover(2, 9), "beginning (query 2) → by (key 9): 0")  # masked
+        self.assertEqual(self.hover(11, 10), "line↵end (query 11) → hér (key 10): under 1.5e-5")  # not masked: as far as the page knows
 
     def test_pixels_darken_with_the_weight_and_mark_what_is_none(self):
         self.open("heads.html")
         self.browser.mouse(("move", 1, 1))
-        places = {name: self.cell(*at) for name, at in {"strong": (8, 8), "weak": (8, 0), "none": (2, 9)}.items()}
+        places = {name: self.cell(*at) for name, at in {"strong": (8, 8), "weak": (8, 0), "none": (8, 3), "masked": (2, 9)}.items()}
         picture = self.browser.screenshot()
         strong, weak, none = (luminance(picture(*places[name])) for name in ("strong", "weak", "none"))
         self.assertLess(strong + 30, weak)
         self.assertLess(weak + 30, none)
         self.assertGreater(none, 250)
+        self.assertEqual(picture(*places["masked"]), (241, 239, 243))
+        self.assertEqual(self.browser.text("#masked"), "masked: exactly 0")
         self.browser.run("document.getElementById('layer').focus()")
         self.browser.press("ArrowDown")
         self.assertEqual(self.browser.text("#which"), "layer 1, head 0 entropy 0.51 nats")  # 10 of 11 whole rows at H(3/4, 1/4)
@@ -110,9 +114,9 @@ class Pages(unittest.TestCase):
         self.browser.press("ArrowDown", "ArrowDown", "ArrowRight")
         self.assertEqual(self.browser.text("#pair"), "beginning (query 2) → was (key 1): under 1.5e-5")
         self.browser.press("End", "PageDown", "ArrowDown", "ArrowRight")  # the corner holds
-        self.assertEqual(self.browser.text("#pair"), "line␊end (query 11) → line␊end (key 11): 0.7500")
+        self.assertEqual(self.browser.text("#pair"), "line↵end (query 11) → line↵end (key 11): 0.7500")
         self.browser.press("Home", "Enter")
-        self.assertEqual(self.browser.text("#to-title"), "line␊end looks at")
+        self.assertEqual(self.browser.text("#to-title"), "line↵end looks at")
         self.browser.press("+", "+", "+")
         self.assertAlmostEqual(self.browser.run("return view.h"), N * 0.8 ** 3)
         self.assertAlmostEqual(self.browser.run("return view.w"), N * 0.8 ** 3)
@@ -147,9 +151,97 @@ class Pages(unittest.TestCase):
         self.browser.press("ArrowDown")
         self.assertIn("layer 1, head 2", self.browser.text("#which"))
 
+    def test_the_grid_shows_every_head_and_takes_the_arrow_keys(self):
+        self.open("heads.html")
+        names = self.browser.run("return [...document.querySelectorAll('#grid button')].map(b => b.getAttribute('aria-label'))")
+        self.assertEqual(len(names), 6)
+        self.assertEqual(names[1], "layer 0, head 1: entropy 0.00 nats")
+        mean = sum(math.log(i + 1) for i in range(N)) / N  # of a head that looks at all so far
+        self.assertEqual(names[2], f"layer 0, head 2: entropy {mean:.2f} nats")
+        self.assertEqual(self.browser.text("#entropy-max"), f"{mean:.2f} nats")
+        self.browser.click("#grid button:nth-of-type(3)")
+        self.assertIn("layer 0, head 2", self.browser.text("#which"))
+        self.assertEqual(self.hover(3, 1), "to (query 3) → was (key 1): 0.2500")
+        self.browser.run("document.querySelector('#grid [aria-pressed=true]').focus()")
+        self.browser.press("ArrowRight", "ArrowUp")
+        self.assertIn("layer 1, head 1", self.browser.text("#which"))
+        self.assertEqual(self.browser.run("return document.activeElement.getAttribute('aria-label')"), "layer 1, head 1: entropy 0.00 nats")
+        self.browser.press("ArrowUp", "ArrowUp", "ArrowRight")  # the corner holds
+        self.assertIn("layer 1, head 0", self.browser.text("#which"))
+        self.assertEqual(self.browser.run("return [...document.querySelectorAll('#grid button')].filter(b => b.tabIndex === 0).length"), 1)
+        self.browser.run("document.activeElement.blur()")
+        self.browser.mouse(("move", 1, 1))
+        tiles = self.browser.run("return [...document.querySelectorAll('#grid button')].slice(0, 3).map(b => b.getBoundingClientRect())"
+                                 ".map(f => [f.x + f.width / 2, f.y + f.height / 2])")
+        picture = self.browser.screenshot()
+        some, least, most = (luminance(picture(*tile)) for tile in tiles)
+        self.assertLess(most + 30, some)
+        self.assertLess(some + 10, least)
+
+    def test_tokens_of_the_text_are_reached_by_keys(self):
+        self.open("heads.html")
+        self.browser.click("#heads button:nth-child(2)")  # looks at the token before
+        self.browser.run("document.getElementById('text').focus()")
+        self.browser.press("End", "ArrowLeft", "ArrowLeft")
+        self.assertEqual(self.browser.text("#to-title"), "by looks at")
+        self.assertEqual(self.browser.text("#pair"), "by (query 9) → sitting (key 8): 1.0000")
+        self.browser.press("Home", "ArrowLeft", "ArrowRight")
+        self.assertEqual(self.browser.text("#pair"), "was (query 1) → Alice (key 0): 1.0000")
+        self.browser.press("Escape")
+        self.assertEqual(self.browser.text("#lists"), "")
+
+    def test_odd_labels_can_be_told_apart(self):
+        self.open("odd.html")
+        shown = ["\ufffd", "\ufffd\ufffd", "<U+202E>abc", "↵", "⇥", "∅", "··", "<U+001B>[2J", "\"'&amp;\\", "🐇"]
+        for i, text in enumerate(shown):
+            self.assertEqual(self.hover(i, i, 10, 10), f"{text} (query {i}) → {text} (key {i}): 1.0000")
+
+    def test_narrow_and_wide_windows(self):
+        self.addCleanup(self.browser.devtools, "Emulation.clearDeviceMetricsOverride")
+        for width in (320, 600, 1000, 2200):
+            self.browser.devtools("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+            for page, n in (("heads.html", N), ("model.html", 2000)):
+                self.open(page)
+                self.assertLessEqual(self.browser.run("return document.documentElement.scrollWidth"), width, page)  # nothing sticks out
+                self.assertGreater(self.browser.run("return box.w"), 0.4 * min(width, 900), page)
+                # Labels do not overlap: at least a line's height between them, on both axes.
+                gaps = self.browser.run("const gaps = [];"
+                                        "for (const [labels, length] of [[rows, box.h], [cols, box.w]]) {"
+                                        "  let last = -100; drawAxis(labels, 0, labels.length, length, [5], (text, at) => { gaps.push(at - last); last = at; });"
+                                        "} return Math.min(...gaps)")
+                self.assertGreaterEqual(gaps, 12, (page, width))
+        self.browser.devtools("Emulation.setDeviceMetricsOverride", width=320, height=900, deviceScaleFactor=1, mobile=False)
+        self.open("heads.html")
+        self.assertEqual(self.hover(8, 8), "sitting (query 8) → sitting (key 8): 0.7500")
+
+    def test_a_model_at_two_thousand_tokens(self):
+        self.open("model.html")
+        self.assertEqual(self.browser.run("return document.querySelectorAll('#grid button').length"), 12)
+        self.assertIn("each row keeps its 16 largest weights", self.browser.text("#reduced"))
+        self.assertIn("block of 32 × 32", self.browser.text("#reduced"))
+        self.browser.click("#grid button[aria-label^='layer 2, head 3']")
+        self.browser.run("document.getElementById('map').focus(); point(1500, 1488)")  # (2 + 1) (3 + 1) = 12 back
+        self.browser.press("Enter")
+        self.assertEqual(self.browser.text("#pair"), "·w1500 (token 1500) → ·w1488 (token 1488): 0.5002")
+        self.assertEqual(self.browser.text("#to").split()[:4], ["·w1488", "0.5002", "·w0", "0.2502"])
+        self.assertEqual(self.browser.text("#by").split()[:2], ["·w1512", "0.5002"])
+        self.browser.press("ArrowLeft")
+        self.assertRegex(self.browser.text("#pair"), r"→ ·w1487 \(token 1487\): at most 0\.000\d$")
+        # The mouse finds the strongest cell of those that share a pixel or lie beside it.
+        self.assertRegex(self.hover(1000.5, 990, 2000, 2000), r"\(token (\d+)\) → ·w\d+ \(token \d+\): 0\.500\d$")
+        row, column = map(int, re.findall(r"token (\d+)", self.browser.text("#pair")))
+        self.assertEqual(row - column, 12)
+        # What is left out is drawn: the ground between the lines is not that of 0.
+        self.browser.press("Escape")
+        place = self.cell(60, 30, 2000, 2000)
+        self.browser.mouse(("move", 1, 1))
+        picture = self.browser.screenshot()
+        self.assertLess(luminance(picture(*place)), 252)
+        self.assertEqual(picture(*self.cell(60, 1500, 2000, 2000)), (241, 239, 243))
+        self.assertLess(os.path.getsize(os.path.join(self.folder.name, "model.html")), 12 * 150_000)
+
     def test_two_thousand_tokens(self):
         self.open("long.html")
-        self.assertLess(self.browser.run("const t = performance.now(); drawSheet(); return performance.now() - t"), 1000)
         self.browser.run("document.getElementById('map').focus(); point(1500, 750)")
         self.browser.press("ArrowLeft", "ArrowRight")
         self.assertEqual(self.browser.text("#pair"), "token1500 (query 1500) → token750 (key 750): 0.6001")
@@ -185,10 +277,11 @@ class Pages(unittest.TestCase):
 
     def test_three_queries_over_a_cache(self):
         self.open("cache.html")
-        self.assertEqual(self.hover(1, 20, 3, 40), "b (query 1) →  k20 (key 20): 0.0250")  # the token is " k20"
+        self.assertEqual(self.hover(1, 20, 3, 40), "b (query 1) → ·k20 (key 20): 0.0250")  # the token is " k20"
         self.click(*self.cell(1, 20, 3, 40))
         self.assertEqual(self.browser.text("#to-title"), "b looks at")
-        self.assertEqual(self.browser.text("#by-title").strip(), "k20 is looked at by")
+        self.assertEqual(self.browser.text("#by-title"), "·k20 is looked at by")
+        self.assertEqual(self.browser.text("#masked"), "")  # nothing is
 
     def test_an_empty_page_is_quiet(self):
         self.open("empty.html")
@@ -198,7 +291,7 @@ class Pages(unittest.TestCase):
         self.addCleanup(self.browser.devtools, "Emulation.setEmulatedMedia", features=[])
         self.open("heads.html")
         self.browser.mouse(("move", 1, 1))
-        places = [self.cell(*at) for at in ((8, 8), (8, 0), (2, 9))]
+        places = [self.cell(*at) for at in ((8, 8), (8, 0), (8, 3))]
         picture = self.browser.screenshot()
         strong, weak, none = (luminance(picture(*place)) for place in places)
         self.assertGreater(strong, weak + 30)

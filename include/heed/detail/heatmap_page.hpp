@@ -2,8 +2,8 @@
 
 #include <heed/detail/abi.hpp>
 
-// The page that heatmap.hpp fills: style, body and program as text. It reads one JSON block, #data, and reaches nothing outside
-// itself; every label enters the document as text, never as markup.
+// The page that heatmap.hpp fills: style, body and program as text. It reads JSON blocks, #data and the .cells of each map, and reaches
+// nothing outside itself; every label enters the document as text, never as markup.
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
@@ -11,10 +11,10 @@ namespace detail {
 inline constexpr const char* heatmap_style = R"css(
 :root {
   color-scheme: light dark;
-  --ground: #fbfaf7; --panel: #ffffff; --ink: #1d1b22; --soft: #67636f; --line: #dedbe3; --accent: #b0155f; --bad: #00a3a3;
+  --ground: #fbfaf7; --panel: #ffffff; --ink: #1d1b22; --soft: #67636f; --line: #dedbe3; --accent: #b0155f; --masked: #f1eff3;
 }
 @media (prefers-color-scheme: dark) {
-  :root { --ground: #131218; --panel: #1b1a22; --ink: #eceaf1; --soft: #a5a0b0; --line: #35323f; --accent: #ff8f5a; --bad: #19d3d3; }
+  :root { --ground: #131218; --panel: #1b1a22; --ink: #eceaf1; --soft: #a5a0b0; --line: #35323f; --accent: #ff8f5a; --masked: #26252e; }
 }
 * { box-sizing: border-box; }
 body { margin: 0; padding: 24px clamp(12px, 3vw, 40px); background: var(--ground); color: var(--ink);
@@ -23,7 +23,7 @@ h1 { margin: 0; font-size: 1.6rem; line-height: 1.2; }
 h2 { margin: 0 0 6px; font-size: .95rem; }
 h2 small { margin-left: 6px; font-weight: normal; color: var(--soft); }
 header p { margin: 6px 0 0; max-width: 75ch; color: var(--soft); }
-header, #picker { margin-bottom: 18px; }
+header, #picker { margin-bottom: 18px; max-width: 1500px; }
 main { display: grid; grid-template-columns: minmax(0, 3fr) minmax(260px, 2fr); gap: 20px; align-items: start; max-width: 1500px; }
 @media (max-width: 820px) { main { grid-template-columns: minmax(0, 1fr); } }
 .panel { background: var(--panel); border: 1px solid var(--line); border-radius: 10px; padding: 14px; }
@@ -36,13 +36,21 @@ canvas { display: block; }
 button, select { font: inherit; color: inherit; background: var(--panel); border: 1px solid var(--line); border-radius: 7px; padding: 3px 11px; }
 button { cursor: pointer; }
 button:hover { border-color: var(--accent); }
-#heads { display: flex; flex-wrap: wrap; gap: 10px; margin-top: 10px; }
+#grid { display: grid; gap: 2px; margin-bottom: 14px; font-size: .72rem; line-height: 1; color: var(--soft); }
+#grid span { text-align: center; white-space: nowrap; }
+#grid .head { padding-right: 6px; text-align: right; align-self: center; }
+#grid button { min-width: 0; height: 14px; padding: 0; border: 0; border-radius: 2px; }
+#grid button:hover { outline: 2px solid var(--accent); }
+#grid button[aria-pressed=true] { outline: 2px solid var(--ink); outline-offset: 1px; }
+#grid button:focus-visible { outline: 3px solid var(--accent); outline-offset: 1px; }
+#heads { display: grid; grid-template-columns: repeat(auto-fill, minmax(108px, 1fr)); gap: 8px; }
 #heads button { padding: 6px; text-align: left; font-size: .8rem; line-height: 1.3; }
 #heads button[aria-pressed=true] { border-color: var(--accent); box-shadow: 0 0 0 1px var(--accent); }
-#heads canvas { width: 112px; height: 112px; margin-bottom: 4px; image-rendering: pixelated; }
+#heads canvas { width: 100%; aspect-ratio: 1; margin-bottom: 4px; }
 #heads small { display: block; color: var(--soft); }
-.legend { display: flex; gap: 7px; align-items: center; font-size: .8rem; color: var(--soft); }
-#ramp { width: 120px; height: 10px; border-radius: 3px; }
+.legend { display: flex; flex-wrap: wrap; gap: 7px; align-items: center; font-size: .8rem; color: var(--soft); }
+.ramp { width: 120px; height: 10px; border-radius: 3px; }
+.swatch { display: inline-block; width: 14px; height: 10px; margin: 0 6px 0 10px; border: 1px solid var(--line); background: var(--masked); }
 #pair { font-size: 1.15rem; min-height: 3.2em; margin: 0; overflow-wrap: anywhere; }
 #pair b { font-variant-numeric: tabular-nums; color: var(--accent); font-size: 1.3em; }
 bdi { font-weight: 600; white-space: pre-wrap; }
@@ -55,6 +63,7 @@ ol button { position: relative; display: flex; width: 100%; justify-content: spa
 ol button i { position: absolute; inset: 2px auto 2px 0; background: var(--accent); opacity: .2; border-radius: 4px; }
 ol button bdi { overflow: hidden; text-overflow: ellipsis; white-space: pre; }
 ol button span { font-variant-numeric: tabular-nums; color: var(--soft); }
+.sum { margin: 4px 6px 0; font-size: .8rem; color: var(--soft); }
 #text { max-height: 24em; overflow: auto; line-height: 1.75; overflow-wrap: anywhere; }
 #text span { cursor: pointer; border-radius: 3px; padding: 1px 0; unicode-bidi: isolate; white-space: pre-wrap; }
 #text span:hover { outline: 1px solid var(--accent); }
@@ -63,18 +72,25 @@ ol button span { font-variant-numeric: tabular-nums; color: var(--soft); }
 )css";
 
 inline constexpr const char* heatmap_body = R"html(
-<header><h1 id="title"></h1><p id="note"></p></header>
+<header><h1 id="title"></h1><p id="note"></p><p id="reduced"></p></header>
 <nav id="picker" class="panel" aria-label="Layers and heads">
-  <label>Layer <select id="layer"></select></label>
+  <div id="overview">
+    <div class="bar"><h2>Every head <small>by the mean entropy of its rows: how widely it looks</small></h2><span class="space"></span>
+      <span class="legend"><span>0</span><canvas id="entropy-ramp" class="ramp" width="120" height="10" aria-hidden="true"></canvas><span
+        id="entropy-max"></span></span></div>
+    <div id="grid" role="group" aria-label="Every head by its entropy. Arrow keys move between layers and heads."></div>
+    <div class="bar"><label>Heads of layer <select id="layer"></select></label></div>
+  </div>
   <div id="heads" role="group" aria-label="Heads of this layer"></div>
 </nav>
 <main>
   <section class="panel" aria-label="Heat map">
     <div class="bar">
       <h2 id="which"></h2><span class="space"></span>
-      <span class="legend"><span>0</span><canvas id="ramp" width="120" height="10" aria-hidden="true"></canvas><span id="max"></span></span>
       <button id="out" aria-label="Zoom out">&minus;</button><button id="in" aria-label="Zoom in">+</button><button id="all">Whole map</button>
     </div>
+    <div class="bar legend"><span>weight 0</span><canvas id="ramp" class="ramp" width="120" height="10" aria-hidden="true"></canvas><span
+      id="max"></span><span id="masked"><i class="swatch"></i>masked: exactly 0</span></div>
     <canvas id="map" tabindex="0" role="application" aria-roledescription="heat map" aria-describedby="keys"></canvas>
     <p class="hint" id="keys">Arrow keys move from cell to cell, <kbd>Home</kbd> and <kbd>End</kbd> along the row, <kbd>Page Up</kbd> and
       <kbd>Page Down</kbd> ten rows; <kbd>Enter</kbd> chooses the row's token, <kbd>+</kbd> <kbd>&minus;</kbd> <kbd>0</kbd> zoom, <kbd>Esc</kbd>
@@ -83,15 +99,16 @@ inline constexpr const char* heatmap_body = R"html(
   <aside>
     <section class="panel" aria-label="The pair under the pointer"><p id="pair" role="status" aria-live="polite"></p></section>
     <section class="panel lists" id="lists" aria-label="The chosen token" hidden>
-      <div><h2 id="to-title"></h2><ol id="to"></ol></div>
-      <div><h2 id="by-title"></h2><ol id="by"></ol></div>
+      <div><h2 id="to-title"></h2><ol id="to"></ol><p id="to-sum" class="sum"></p></div>
+      <div><h2 id="by-title"></h2><ol id="by"></ol><p id="by-sum" class="sum"></p></div>
     </section>
     <section class="panel" aria-label="The tokens as text">
       <div class="bar"><h2>Tokens</h2><span class="space"></span>
         <label><input type="radio" name="tint" value="to" checked> looks at</label>
         <label><input type="radio" name="tint" value="by"> looked at by</label></div>
-      <div id="text" tabindex="0"></div>
-      <p class="hint">Click a token to see what it attends to, and what attends to it.</p>
+      <div id="text" tabindex="0" role="group" aria-label="Tokens as text" aria-describedby="text-keys"></div>
+      <p class="hint" id="text-keys">Click a token, or move with the left and right arrow keys, to see what it attends to, and what attends
+        to it.</p>
     </section>
   </aside>
 </main>
@@ -105,36 +122,75 @@ const rows = data.rows, cols = data.cols, R = rows.length, C = cols.length;
 const same = R === C && rows.every((label, i) => label === cols[i]);  // queries and keys are one sequence
 const full = 65534, invalid = 65535;                                  // codes: weight = code * max / full; invalid is no weight
 
-// What a label shows: its control characters as pictures, so that a newline token can be seen.
-const show = label => label === '' ? '\u2205' : label.replace(/[\u0000-\u001f]/g, c => String.fromCharCode(0x2400 + c.charCodeAt(0)));
+// What a label shows: line ends and tabs as arrows and spaces at its ends as dots, so that a newline token and the space before a word can
+// be seen; characters that cannot be seen, or that would turn the writing around, by their number.
+const unseen = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+const show = label => label === '' ? '\u2205' :
+    label.replace(/^ +| +$/g, spaces => '\u00b7'.repeat(spaces.length)).replace(/\n/g, '\u21b5').replace(/\t/g, '\u21e5')
+         .replace(unseen, c => `<U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, '0')}>`);
 
-// The codes of a map, row by row, unpacked when first needed and forgotten with its layer.
+// A map's cells that are not 0, row by row: those of row r are start[r] to start[r + 1], by column. Unpacked when first needed and
+// forgotten with its layer. `bounds` and `rest` are there where rows were shortened: the largest code that a row, and a block, left out.
 const unpacked = new Map();
-function codesOf(map) {
-  if (unpacked.has(map)) return unpacked.get(map);
-  const bytes = Uint8Array.from(atob(map.data), c => c.charCodeAt(0));
-  const words = new Uint16Array(bytes.length / 2);
-  for (let i = 0; i < words.length; i++) words[i] = bytes[2 * i] | bytes[2 * i + 1] << 8;
-  let result = {codes: words, bounds: null};
-  if (map.kept) {  // each row: `kept` pairs (column, code); what was left out is at most the smallest of them
-    result = {codes: new Uint16Array(R * C), bounds: new Uint16Array(R).fill(full)};
-    for (let r = 0, at = 0; r < R; r++) {
-      for (let k = 0; k < map.kept; k++, at += 2) {
-        result.codes[r * C + words[at]] = words[at + 1];
-        result.bounds[r] = Math.min(result.bounds[r], words[at + 1]);
-      }
-    }
-  }
-  unpacked.set(map, result);
-  return result;
+const packed = document.getElementsByClassName('cells');
+function bytesOf(base64) {
+  const text = atob(base64), bytes = new Uint8Array(text.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes;
 }
+function cellsOf(map) {
+  if (unpacked.has(map)) return unpacked.get(map);
+  const json = JSON.parse(packed[data.maps.indexOf(map)].textContent);
+  const bytes = bytesOf(json.data), most = bytes.length >> 1;  // a cell takes two bytes or more
+  const cells = {start: new Uint32Array(R + 1), column: new Uint16Array(most), code: new Uint16Array(most), bounds: null, rest: null};
+  if (map.kept) {
+    cells.bounds = new Uint16Array(R);
+    cells.rest = Uint16Array.from(bytesOf(json.rest), byte => Math.round(full * (byte / 255) ** 2));
+  }
+  let at = 0, to = 0;
+  const next = () => {  // seven bits a byte, the low ones first
+    let number = bytes[at] & 127;
+    for (let shift = 7; bytes[at++] & 128; shift += 7) number |= (bytes[at] & 127) << shift;
+    return number;
+  };
+  for (let r = 0; r < R; r++) {
+    const count = next();
+    let least = full;
+    for (let k = 0, column = 0; k < count; k++, to++) {
+      cells.column[to] = column += next();
+      cells.code[to] = next();
+      least = Math.min(least, cells.code[to]);
+    }
+    if (cells.bounds && count === map.kept) cells.bounds[r] = least;  // a row with room to spare left nothing out
+    cells.start[r + 1] = to;
+  }
+  unpacked.set(map, cells);
+  return cells;
+}
+function codeAt(map, r, c) {
+  const {start, column, code} = cellsOf(map);
+  let low = start[r], high = start[r + 1];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (column[middle] < c) low = middle + 1; else high = middle;
+  }
+  return low < start[r + 1] && column[low] === c ? code[low] : 0;
+}
+const blocksAcross = map => Math.ceil(C / map.block);
+// What a cell that is not kept can be at most.
+function boundAt(map, r, c) {
+  const {bounds, rest} = cellsOf(map);
+  return bounds ? Math.min(bounds[r], rest[Math.floor(r / map.block) * blocksAcross(map) + Math.floor(c / map.block)]) : 0;
+}
+const isMasked = (map, r, c) => c - r < map.band[0] || c - r > map.band[1];  // exactly 0, as everything beyond the band
 
 const format = weight => weight === 0 ? '0' : weight >= 0.00005 ? weight.toFixed(4) : weight.toExponential(1);
 function weightText(map, r, c) {
-  const {codes, bounds} = codesOf(map), code = codes[r * C + c];
+  const code = codeAt(map, r, c), bound = boundAt(map, r, c);
   if (code === invalid) return 'not a weight';
-  if (code === 0 && bounds) return 'at most ' + format(bounds[r] * map.max / full);
-  return code === 0 && map.max > 0 ? 'under ' + format(map.max / full) : format(code * map.max / full);
+  if (code > 0) return format(code * map.max / full);
+  if (map.max === 0 || isMasked(map, r, c)) return '0';
+  return bound > 0 ? 'at most ' + format(bound * map.max / full) : 'under ' + format(map.max / full);
 }
 
 // Colours: two ramps that start at the ground they lie on. The ink grows with the root of the weight, so that small weights can be seen.
@@ -150,29 +206,45 @@ function makeRamp() {
   });
 }
 const colour = code => code === invalid ? [0, 163, 163] : ramp[Math.round(255 * Math.sqrt(code / full))];
+// Entropy has a colour of its own, so that a head's tile is not taken for a weight: blue, from the ground on.
+const entropyColour = share => {
+  const [from, to] = dark.matches ? [[38, 44, 58], [120, 200, 255]] : [[232, 240, 250], [12, 62, 120]];
+  return from.map((v, n) => Math.round(v + share * (to[n] - v)));
+};
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // Paints the cells [r0, r0 + h) x [c0, c0 + w) on width x height pixels. A pixel that holds several cells shows the largest; an invalid cell
-// outdoes every weight, so that one of a million is still seen.
+// outdoes every weight, so that one of a million is still seen. Under the cells that are kept lie the bounds of those that are not.
 function paint(map, width, height, view) {
-  const {codes} = codesOf(map), image = new ImageData(width, height), pixels = image.data;
+  const {start, column, code, bounds} = cellsOf(map), image = new ImageData(width, height), pixels = image.data;
   const x_of = c => Math.floor((c - view.c) * width / view.w), y_of = r => Math.floor((r - view.r) * height / view.h);
-  const strongest = new Uint16Array(width * height);
   const gap = width / view.w >= 9 && height / view.h >= 9 ? 1 : 0;
-  const r1 = Math.min(R, Math.ceil(view.r + view.h)), c1 = Math.min(C, Math.ceil(view.c + view.w));
-  for (let r = Math.max(0, Math.floor(view.r)); r < r1; r++) {
-    const y0 = Math.max(0, y_of(r)), y1 = Math.min(height, Math.max(y0 + 1, y_of(r + 1) - gap));
-    for (let c = Math.max(0, Math.floor(view.c)); c < c1; c++) {
-      const code = codes[r * C + c];
-      if (code === 0) continue;
-      const x0 = Math.max(0, x_of(c)), x1 = Math.min(width, Math.max(x0 + 1, x_of(c + 1) - gap));
-      for (let y = y0; y < y1; y++)
-        for (let x = x0; x < x1; x++)
-          if (code > strongest[y * width + x]) strongest[y * width + x] = code;
+  const r0 = Math.max(0, Math.floor(view.r)), r1 = Math.min(R, Math.ceil(view.r + view.h));
+  const c0 = Math.max(0, Math.floor(view.c)), c1 = Math.min(C, Math.ceil(view.c + view.w));
+  const kept = new Uint16Array(width * height), left = new Uint16Array(width * height);
+  const lit = new Uint8Array(width * height);  // within the band: not masked
+  const fill = (layer, code, from, to, y0, y1) => {
+    const x0 = Math.max(0, x_of(from)), x1 = Math.min(width, Math.max(x0 + 1, x_of(to) - gap));
+    for (let y = y0; y < y1; y++)
+      for (let x = x0, at = y * width + x0; x < x1; x++, at++)
+        if (code > layer[at]) layer[at] = code;
+  };
+  for (let r = r0; r < r1; r++) {
+    const y0 = Math.max(0, y_of(r)), y1 = Math.min(height, Math.max(y0 + 1, y_of(r + 1) - gap)), y_end = Math.min(height, Math.max(y0 + 1, y_of(r + 1)));
+    const first = Math.max(c0, r + map.band[0]), end = Math.min(c1, r + map.band[1] + 1);
+    if (first < end) {
+      const x0 = Math.max(0, x_of(first)), x1 = Math.min(width, Math.max(x0 + 1, x_of(end)));
+      for (let y = y0; y < y_end; y++) lit.fill(1, y * width + x0, y * width + x1);
     }
+    if (bounds && bounds[r])
+      for (let c = first; c < end; c = (Math.floor(c / map.block) + 1) * map.block)
+        fill(left, boundAt(map, r, c), c, Math.min(end, (Math.floor(c / map.block) + 1) * map.block), y0, y1);
+    for (let k = start[r]; k < start[r + 1]; k++)
+      if (column[k] >= c0 && column[k] < c1) fill(kept, code[k], column[k], column[k] + 1, y0, y1);
   }
-  for (let i = 0; i < strongest.length; i++) {
-    const [r, g, b] = colour(strongest[i]);
+  const masked = dark.matches ? [38, 37, 46] : [241, 239, 243];
+  for (let i = 0; i < kept.length; i++) {
+    const [r, g, b] = lit[i] || kept[i] ? colour(kept[i] || left[i]) : masked;
     pixels[4 * i] = r; pixels[4 * i + 1] = g; pixels[4 * i + 2] = b; pixels[4 * i + 3] = 255;
   }
   return image;
@@ -198,8 +270,12 @@ function clip(text, room) {
 
 function layout() {
   pen.font = font;
-  const longest = labels => Math.min(110, 12 + labels.slice(0, 4000).reduce((w, l) => Math.max(w, pen.measureText(show(l)).width), 12));
-  const left = longest(rows), top = longest(cols), width = canvas.clientWidth;
+  const width = canvas.clientWidth;
+  const room = (labels, most) => {  // for nearly all labels; the longest ones are clipped
+    const widths = labels.slice(0, 4000).map(label => pen.measureText(show(label)).width).sort((a, b) => a - b);
+    return Math.ceil(Math.min(most, 14 + (labels.length > 100 ? 36 : 0) + (widths[Math.floor(0.95 * widths.length)] || 0)));
+  };
+  const left = room(rows, Math.min(140, 0.28 * width)), top = room(cols, 120);
   const side = Math.max(400, innerHeight - top - 120);  // a square map is seen whole without scrolling
   box = {x: left, y: top, w: Math.max(50, Math.min(width - left - 2, R < C / 2 ? width : side)), h: 0};
   box.h = Math.max(40, Math.min(box.w * R / Math.max(1, C), box.w, R * 40));
@@ -216,14 +292,17 @@ function drawSheet() {
   draw();
 }
 
-// One axis: labels where there is room for them; the tokens of the current cell and the chosen ones always.
+// One axis: labels where there is room for them, with their places where most are left out; the tokens of the current cell and the chosen
+// ones always.
 function drawAxis(labels, first, count, length, special, put) {
-  const size = length / count, every = Math.max(1, Math.ceil(13 / size));
+  const size = length / count, least = 14 / size, ten = 10 ** Math.floor(Math.log10(Math.max(1, least)));
+  const every = [1, 2, 5, 10].map(step => step * ten).find(step => step >= least);
+  const text = i => every >= 5 ? `${i}  ${show(labels[i])}` : show(labels[i]);
   const taken = special.map(i => (i - first + 0.5) * size);
   for (let i = Math.max(0, Math.ceil(first - 0.5)); i < labels.length && i < first + count - 0.4; i++) {
     const at = (i - first + 0.5) * size;
-    if (special.includes(i)) put(show(labels[i]), at, true);
-    else if (i % every === 0 && taken.every(t => Math.abs(t - at) >= 13)) put(show(labels[i]), at, false);
+    if (special.includes(i)) put(text(i), at, true);
+    else if (i % every === 0 && taken.every(t => Math.abs(t - at) >= 14)) put(text(i), at, false);
   }
 }
 
@@ -299,6 +378,8 @@ function strongest(count, length, codeAt) {
   return order.sort((a, b) => b[0] - a[0] || a[1] - b[1]).slice(0, count);
 }
 function fillList(list, entries, labels, go) {
+  const together = entries.reduce((sum, [code]) => sum + code * map.max / full, 0);
+  get(list.id + '-sum').textContent = entries.length > 1 ? `${entries.length} shown, together ${format(together)}` : '';
   list.replaceChildren(...entries.map(([code, i]) => {
     const item = document.createElement('li'), button = make('button', '', {onclick: () => go(i)});
     const fill = document.createElement('i');
@@ -311,17 +392,17 @@ function fillList(list, entries, labels, go) {
   if (!entries.length) list.append(make('li', 'nothing'));
 }
 function sayChosen() {
-  const {codes} = codesOf(map), {row, col} = chosen;
+  const {row, col} = chosen;
   get('lists').hidden = row === null && col === null;
   get('to').parentElement.hidden = row === null;
   get('by').parentElement.hidden = col === null;
   if (row !== null) {
     say(get('to-title'), make('bdi', show(rows[row])), ' looks at');
-    fillList(get('to'), strongest(12, C, c => codes[row * C + c]), cols, c => { point(row, c); });
+    fillList(get('to'), strongest(12, C, c => codeAt(map, row, c)), cols, c => { point(row, c); });
   }
   if (col !== null) {
     say(get('by-title'), make('bdi', show(cols[col])), ' is looked at by');
-    fillList(get('by'), strongest(12, R, r => codes[r * C + col]), rows, r => { point(r, col); });
+    fillList(get('by'), strongest(12, R, r => codeAt(map, r, col)), rows, r => { point(r, col); });
   }
   tint();
 }
@@ -332,19 +413,18 @@ function writeText() {
   const spaced = cols.filter(label => /^\s|\s$/.test(label)).length;
   const glue = spaced > C / 5 ? '' : ' ';  // the tokens of a language model bring their own spaces
   cols.forEach((label, i) => {
-    const span = make('span', label, {onclick: () => chooseColumn(i)});
+    const span = make('span', label, {onclick: () => chooseToken(i)});
     span.addEventListener('mouseenter', () => { if (same && chosen.row !== null) point(chosen.row, i); });
     spans.push(span);
     get('text').append(span, glue);
   });
 }
 function tint() {
-  const {codes} = codesOf(map), by = document.querySelector('input[name=tint]:checked').value === 'by' && same;
-  const codeAt = i => by ? (chosen.col === null ? 0 : codes[i * C + chosen.col]) : (chosen.row === null ? 0 : codes[chosen.row * C + i]);
-  let most = 1;
-  for (let i = 0; i < C; i++) if (codeAt(i) !== invalid) most = Math.max(most, codeAt(i));
+  const by = document.querySelector('input[name=tint]:checked').value === 'by' && same, {row, col} = chosen;
+  const codes = spans.map((_, i) => by ? (col === null ? 0 : codeAt(map, i, col)) : (row === null ? 0 : codeAt(map, row, i)));
+  const most = codes.reduce((most, code) => code === invalid ? most : Math.max(most, code), 1);
   spans.forEach((span, i) => {
-    const code = codeAt(i), share = code === invalid ? 0 : code / most;
+    const share = codes[i] === invalid ? 0 : codes[i] / most;
     span.style.background = share > 0.004 ? `color-mix(in srgb, var(--accent) ${Math.round(70 * Math.sqrt(share))}%, transparent)` : '';
     span.classList.toggle('here', i === chosen.col);
   });
@@ -367,6 +447,12 @@ function choose(row, col) {
 }
 const chooseRow = r => choose(r, same ? r : chosen.col);
 const chooseColumn = c => choose(same ? c : chosen.row, c);
+// A token of the text: the pair is the one it looks at most, or in a text of keys, the query that looks at it most.
+function chooseToken(i) {
+  chooseColumn(i);
+  const most = same ? strongest(1, C, c => codeAt(map, i, c)) : strongest(1, R, r => codeAt(map, r, i));
+  if (most.length) same ? point(i, most[0][1]) : point(most[0][1], i);
+}
 
 function moveView(r, c) {
   view.r = Math.max(0, Math.min(R - view.h, r));
@@ -389,6 +475,15 @@ function under(event) {
   const r = Math.floor(view.r + y * view.h / box.h), c = Math.floor(view.c + x * view.w / box.w);
   return {r: y >= 0 && r >= 0 && r < R && y < box.h ? r : null, c: x >= 0 && c >= 0 && c < C && x < box.w ? c : null};
 }
+// The strongest cell within two pixels: where cells are smaller than that, it is the one that is seen there.
+function snap(at) {
+  const dr = Math.floor(2 * view.h / box.h), dc = Math.floor(2 * view.w / box.w);
+  let best = at, most = codeAt(map, at.r, at.c);
+  for (let r = Math.max(0, at.r - dr); r <= Math.min(R - 1, at.r + dr); r++)
+    for (let c = Math.max(0, at.c - dc); c <= Math.min(C - 1, at.c + dc); c++)
+      if (codeAt(map, r, c) > most) [best, most] = [{r, c}, codeAt(map, r, c)];
+  return best;
+}
 let drag = null;
 canvas.addEventListener('pointerdown', event => {
   drag = {x: event.clientX, y: event.clientY, r: view.r, c: view.c, moved: false};
@@ -403,17 +498,20 @@ canvas.addEventListener('pointermove', event => {
       return drawSheet();
     }
   }
-  const {r, c} = under(event);
-  if (r !== null && c !== null && !(cell && cell.r === r && cell.c === c)) point(r, c);
+  const at = under(event);
+  if (at.r === null || at.c === null) return;
+  const {r, c} = snap(at);
+  if (!cell || cell.r !== r || cell.c !== c) point(r, c);
 });
 canvas.addEventListener('pointerup', event => {
   const {r, c} = under(event), moved = drag && drag.moved;
   drag = null;
   if (moved) return;
   if (r !== null && c !== null) {
-    point(r, c);
-    chooseRow(r);
-    if (!same) chooseColumn(c);
+    const nearest = snap({r, c});
+    point(nearest.r, nearest.c);
+    chooseRow(nearest.r);
+    if (!same) chooseColumn(nearest.c);
   } else if (r !== null) {
     chooseRow(r);
   } else if (c !== null) {
@@ -444,6 +542,16 @@ canvas.addEventListener('keydown', event => {
     keys[event.key]();
   }
 });
+get('text').addEventListener('keydown', event => {
+  if (event.ctrlKey || event.metaKey || event.altKey || !C) return;
+  const at = chosen.col === null ? -1 : chosen.col;
+  const next = {ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: C - 1}[event.key];
+  if (next === undefined) return;
+  event.preventDefault();
+  const i = Math.max(0, Math.min(C - 1, next));
+  chooseToken(i);
+  spans[i].scrollIntoView({block: 'nearest'});
+});
 document.addEventListener('keydown', event => {
   if (event.key !== 'Escape') return;
   cell = null;
@@ -460,50 +568,110 @@ get('out').onclick = () => zoom(1 / 0.6);
 get('all').onclick = showAll;
 document.querySelectorAll('input[name=tint]').forEach(input => { input.onchange = tint; });
 
-// Layers and heads.
+// Layers and heads: every head in a grid of entropies, the heads of one layer as small maps.
 const entropyText = m => m.entropy === null ? '' : `entropy ${m.entropy.toFixed(2)} nats`;
 const nameOf = m => m.title || `layer ${m.layer}, head ${m.head}`;
+const layers = [...new Set(data.maps.map(m => m.layer))];
+const headsOf = layer => data.maps.filter(m => m.layer === layer);
+const tiles = new Map();  // the grid's button of each map
 function showMap(next) {
   map = next;
   say(get('which'), data.maps.length > 1 || map.title ? nameOf(map) : 'Weights', ' ', make('small', entropyText(map)));
   get('max').textContent = format(map.max);
+  get('masked').hidden = !(map.max > 0 && (map.band[0] > 1 - R || map.band[1] < C - 1));
+  get('reduced').textContent = map.kept ? `Reduced: each row keeps its ${map.kept} largest weights as they are. Of the others the page knows the ` +
+      `largest in each block of ${map.block} \u00d7 ${map.block} cells; it draws that, and says \u201cat most\u201d.` : '';
   canvas.setAttribute('aria-label', `${nameOf(map)}: ${R} rows by ${C} columns of weights, ${entropyText(map)}`);
   for (const button of get('heads').children) button.setAttribute('aria-pressed', button.map === map);
+  for (const [m, tile] of tiles) {
+    tile.setAttribute('aria-pressed', m === map);
+    tile.tabIndex = m === map ? 0 : -1;  // one stop for the Tab key; arrows go on from there
+  }
   drawSheet();
   sayPair();
   sayChosen();
 }
-function showLayer(layer) {
+function showLayer(layer, next) {
   unpacked.clear();
-  const heads = data.maps.filter(m => m.layer === layer), scale = devicePixelRatio || 1, size = Math.round(112 * scale);
+  const heads = headsOf(layer), scale = devicePixelRatio || 1, size = Math.round(112 * scale);
+  get('layer').selectedIndex = layers.indexOf(layer);
   get('heads').replaceChildren(...heads.map(m => {
     const button = make('button', '', {map: m, onclick: () => showMap(m)}), small = make('canvas', '', {width: size, height: size});
     if (R && C) small.getContext('2d').putImageData(paint(m, size, size, whole()), 0, 0);
     button.append(small, m.title || `head ${m.head}`, make('small', entropyText(m)));
     return button;
   }));
-  showMap(heads.includes(map) ? map : heads.find(m => m.head === map.head) || heads[0]);
+  showMap(next);
+}
+// The layer's head of the same number, where it has one.
+const headLike = (layer, m) => headsOf(layer).find(other => other.head === m.head) || headsOf(layer)[0];
+function pick(m) {
+  if (m.layer === map.layer) showMap(m); else showLayer(m.layer, m);
 }
 
-const layers = data.maps.map(m => m.layer).filter((layer, i, list) => list.indexOf(layer) === i);
+// A column a layer, a row a head.
+const mostEntropy = data.maps.reduce((most, m) => Math.max(most, m.entropy || 0), 0);
+function writeGrid() {
+  const grid = get('grid'), tall = Math.max(...layers.map(layer => headsOf(layer).length)), every = layers.length > 16 ? 5 : 1;
+  const place = (element, row, column) => {
+    element.style.gridArea = `${row} / ${column}`;
+    grid.append(element);
+  };
+  grid.style.gridTemplateColumns = `max-content repeat(${layers.length}, minmax(0, 30px))`;
+  place(make('span', 'layer', {className: 'head'}), 1, 1);
+  for (let h = 0; h < tall; h++) place(make('span', `head ${headsOf(layers[0])[h] ? headsOf(layers[0])[h].head : h}`, {className: 'head'}), h + 2, 1);
+  layers.forEach((layer, l) => {
+    if (l % every === 0) place(make('span', String(layer)), 1, l + 2);
+    headsOf(layer).forEach((m, h) => {
+      const name = [`layer ${m.layer}, head ${m.head}`, m.title, entropyText(m)].filter(Boolean).join(': ');
+      const tile = make('button', '', {title: name, onclick: () => pick(m)});
+      tile.setAttribute('aria-label', name);
+      tiles.set(m, tile);
+      place(tile, h + 2, l + 2);
+    });
+  });
+  grid.addEventListener('keydown', event => {
+    const step = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]}[event.key];
+    if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    const inside = (value, length) => Math.max(0, Math.min(length - 1, value));
+    const heads = headsOf(layers[inside(layers.indexOf(map.layer) + step[0], layers.length)]);
+    pick(heads[inside(headsOf(map.layer).indexOf(map) + step[1], heads.length)]);
+    tiles.get(map).focus();
+  });
+}
+const tintGrid = () => tiles.forEach((tile, m) => {
+  tile.style.background = m.entropy === null ? 'var(--masked)' : `rgb(${entropyColour(m.entropy / (mostEntropy || 1)).join()})`;
+});
+
 for (const layer of layers) get('layer').append(make('option', String(layer), {value: layer}));
-get('layer').onchange = () => showLayer(layers[get('layer').selectedIndex]);
+get('layer').onchange = () => {
+  const layer = layers[get('layer').selectedIndex];
+  showLayer(layer, headLike(layer, map));
+};
 get('picker').hidden = data.maps.length < 2;
-get('layer').parentElement.hidden = layers.length < 2;
+get('overview').hidden = layers.length < 2;
+get('entropy-max').textContent = `${mostEntropy.toFixed(2)} nats`;
 document.querySelectorAll('input[name=tint]').forEach(input => { input.parentElement.hidden = !same; });
 get('title').textContent = document.title = data.title;
 get('note').textContent = data.note;
 
-function repaint() {
-  makeRamp();
-  const legend = get('ramp').getContext('2d');
+function drawRamp(id, colourAt) {
+  const legend = get(id).getContext('2d');
   for (let i = 0; i < 120; i++) {
-    legend.fillStyle = `rgb(${colour(Math.round(i / 119 * full)).join()})`;
+    legend.fillStyle = `rgb(${colourAt(i / 119).join()})`;
     legend.fillRect(i, 0, 1, 10);
   }
-  layout();
-  showLayer(map.layer);
 }
+function repaint() {
+  makeRamp();
+  drawRamp('ramp', share => colour(Math.round(share * full)));
+  drawRamp('entropy-ramp', entropyColour);
+  tintGrid();
+  layout();
+  showLayer(map.layer, map);
+}
+if (layers.length > 1) writeGrid();
 writeText();
 repaint();
 dark.addEventListener('change', repaint);
