@@ -121,14 +121,19 @@ class conversation {
   std::vector<token> tokens_;
 };
 
-void write_page(const std::string& path, const language_model& m, const conversation& talk, const attention_recorder& recorder) {
-  std::ofstream file(path, std::ios::binary);
+void write_page(std::ofstream& file, const std::string& path, const language_model& m, const conversation& talk, const attention_recorder& recorder) {
+  std::cout << "Writing down what it looked at, in every layer and head ..." << std::flush;  // seconds, for a long text
   file << recorder.html(m.words, talk.tokens());
   if (!file.flush()) throw std::runtime_error("cannot write '" + path + "'");
-  std::cout << "What it looked at, in every layer and head: open " << support::printable(path) << " in a browser." << std::endl;
+  std::cout << " open " << support::printable(path) << " in a browser." << std::endl;
 }
 
 int chat(const settings& s) {
+  std::ofstream page;
+  if (!s.attention.empty()) {
+    page.open(s.attention, std::ios::binary);  // before the chat, which would be lost
+    if (!page) throw std::runtime_error("cannot write '" + s.attention + "'");
+  }
   sampler choose(number("--temperature", s.temperature, 0, 100), 0.9, std::uint64_t(number("--seed", s.seed, 0, 1e15)));
   const language_model m(s.model);
   conversation talk(m, s, std::move(choose));
@@ -142,7 +147,7 @@ int chat(const settings& s) {
     if (prompt) std::cout << "SmolLM2, 135 million parameters: it is quick, friendly and often wrong. An empty line or Ctrl-D ends the chat.\n";
     for (std::string line; (prompt ? std::cout << "\n> " << std::flush : std::cout), std::getline(std::cin, line) && !line.empty();) talk.answer(line);
   }
-  if (!s.attention.empty() && !talk.tokens().empty()) write_page(s.attention, m, talk, recorder);
+  if (!s.attention.empty() && !talk.tokens().empty()) write_page(page, s.attention, m, talk, recorder);
   return 0;
 }
 

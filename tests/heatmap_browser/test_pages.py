@@ -90,9 +90,9 @@ class Pages(unittest.TestCase):
         x, y = self.cell(3, 0)
         self.click(x - 60, y)  # the row's label
         self.assertEqual(self.browser.text("#to-title"), "to looks at")
-        self.assertEqual(self.browser.text("#to").split(), ["beginning", "1.0000"])
+        self.assertEqual(self.browser.text("#to").split(), ["beginning", "2", "1.0000"])
         self.assertEqual(self.browser.text("#by-title"), "to is looked at by")
-        self.assertEqual(self.browser.text("#by").split(), ["get", "1.0000"])
+        self.assertEqual(self.browser.text("#by").split(), ["get", "4", "1.0000"])
         x, y = self.cell(0, 8)
         self.click(x, y - 60)  # a column's label
         self.assertEqual(self.browser.text("#to-title"), "sitting looks at")
@@ -207,7 +207,7 @@ class Pages(unittest.TestCase):
                 # Labels do not overlap: at least a line's height between them, on both axes.
                 gaps = self.browser.run("const gaps = [];"
                                         "for (const [labels, length] of [[rows, box.h], [cols, box.w]]) {"
-                                        "  let last = -100; drawAxis(labels, 0, labels.length, length, [5], (text, at) => { gaps.push(at - last); last = at; });"
+                                        "  let last = -100; drawAxis(labels, 0, labels.length, length, [5, 6, 9], (text, at) => { gaps.push(at - last); last = at; });"
                                         "} return Math.min(...gaps)")
                 self.assertGreaterEqual(gaps, 12, (page, width))
         self.browser.devtools("Emulation.setDeviceMetricsOverride", width=320, height=900, deviceScaleFactor=1, mobile=False)
@@ -223,8 +223,10 @@ class Pages(unittest.TestCase):
         self.browser.run("document.getElementById('map').focus(); point(1500, 1488)")  # (2 + 1) (3 + 1) = 12 back
         self.browser.press("Enter")
         self.assertEqual(self.browser.text("#pair"), "·w1500 (token 1500) → ·w1488 (token 1488): 0.5002")
-        self.assertEqual(self.browser.text("#to").split()[:4], ["·w1488", "0.5002", "·w0", "0.2502"])
-        self.assertEqual(self.browser.text("#by").split()[:2], ["·w1512", "0.5002"])
+        self.assertEqual(self.browser.text("#to").split()[:6], ["·w1488", "1488", "0.5002", "·w0", "0", "0.2502"])
+        self.assertEqual(self.browser.text("#by").split()[:3], ["·w1512", "1512", "0.5002"])
+        self.assertTrue(self.browser.run("const f = spans[1500].getBoundingClientRect(), box = get('text').getBoundingClientRect();"
+                                         "return f.top >= box.top && f.bottom <= box.bottom"))  # the text went there
         self.browser.press("ArrowLeft")
         self.assertRegex(self.browser.text("#pair"), r"→ ·w1487 \(token 1487\): at most 0\.000\d$")
         # The mouse finds the strongest cell of those that share a pixel or lie beside it.

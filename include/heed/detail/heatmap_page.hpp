@@ -43,7 +43,7 @@ button:hover { border-color: var(--accent); }
 #grid button:hover { outline: 2px solid var(--accent); }
 #grid button[aria-pressed=true] { outline: 2px solid var(--ink); outline-offset: 1px; }
 #grid button:focus-visible { outline: 3px solid var(--accent); outline-offset: 1px; }
-#heads { display: grid; grid-template-columns: repeat(auto-fill, minmax(108px, 1fr)); gap: 8px; }
+#heads { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(108px, 30%), 1fr)); gap: 8px; }
 #heads button { padding: 6px; text-align: left; font-size: .8rem; line-height: 1.3; }
 #heads button[aria-pressed=true] { border-color: var(--accent); box-shadow: 0 0 0 1px var(--accent); }
 #heads canvas { width: 100%; aspect-ratio: 1; margin-bottom: 4px; }
@@ -58,13 +58,14 @@ bdi { font-weight: 600; white-space: pre-wrap; }
 kbd { border: 1px solid var(--line); border-radius: 4px; padding: 0 4px; font: inherit; }
 .lists { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 16px; }
 ol { list-style: none; margin: 0; padding: 0; font-size: .88rem; }
-ol button { position: relative; display: flex; width: 100%; justify-content: space-between; gap: 8px; border: 0; padding: 2px 6px;
-            background: none; text-align: left; }
+ol button { position: relative; display: flex; width: 100%; align-items: baseline; gap: 8px; border: 0; padding: 2px 6px; background: none;
+            text-align: left; }
+ol button small { color: var(--soft); }
 ol button i { position: absolute; inset: 2px auto 2px 0; background: var(--accent); opacity: .2; border-radius: 4px; }
 ol button bdi { overflow: hidden; text-overflow: ellipsis; white-space: pre; }
-ol button span { font-variant-numeric: tabular-nums; color: var(--soft); }
+ol button span { margin-left: auto; font-variant-numeric: tabular-nums; color: var(--soft); }
 .sum { margin: 4px 6px 0; font-size: .8rem; color: var(--soft); }
-#text { max-height: 24em; overflow: auto; line-height: 1.75; overflow-wrap: anywhere; }
+#text { position: relative; max-height: 24em; overflow: auto; line-height: 1.75; overflow-wrap: anywhere; }
 #text span { cursor: pointer; border-radius: 3px; padding: 1px 0; unicode-bidi: isolate; white-space: pre-wrap; }
 #text span:hover { outline: 1px solid var(--accent); }
 #text span.here { outline: 2px solid var(--accent); }
@@ -292,15 +293,17 @@ function drawSheet() {
   draw();
 }
 
-// One axis: labels where there is room for them, with their places where most are left out; the tokens of the current cell and the chosen
-// ones always.
+// One axis: labels where there is room for them, with their places where most are left out. `special` tokens, the current cell's and the
+// chosen one, go before others.
 function drawAxis(labels, first, count, length, special, put) {
   const size = length / count, least = 14 / size, ten = 10 ** Math.floor(Math.log10(Math.max(1, least)));
   const every = [1, 2, 5, 10].map(step => step * ten).find(step => step >= least);
   const text = i => every >= 5 ? `${i}  ${show(labels[i])}` : show(labels[i]);
-  const taken = special.map(i => (i - first + 0.5) * size);
+  const place = i => (i - first + 0.5) * size;
+  special = special.filter((i, k) => k === 0 || Math.abs(place(i) - place(special[0])) >= 14);
+  const taken = special.map(place);
   for (let i = Math.max(0, Math.ceil(first - 0.5)); i < labels.length && i < first + count - 0.4; i++) {
-    const at = (i - first + 0.5) * size;
+    const at = place(i);
     if (special.includes(i)) put(text(i), at, true);
     else if (i % every === 0 && taken.every(t => Math.abs(t - at) >= 14)) put(text(i), at, false);
   }
@@ -337,8 +340,9 @@ function draw() {
   const w = box.w / view.w, h = box.h / view.h;
   const x = c => box.x + (c - view.c) * w, y = r => box.y + (r - view.r) * h;
   pen.strokeStyle = accent;  // a frame, not a veil: the colours inside keep their meaning
-  if (chosen.row !== null) pen.strokeRect(box.x - 2, y(chosen.row) - 0.5, box.w + 4, h + 1);
-  if (chosen.col !== null) pen.strokeRect(x(chosen.col) - 0.5, box.y - 2, w + 1, box.h + 4);
+  const by = Math.max(0.5, (6 - h) / 2), bx = Math.max(0.5, (6 - w) / 2);  // wide enough to see the row, or the column, inside
+  if (chosen.row !== null) pen.strokeRect(box.x - 2, y(chosen.row) - by, box.w + 4, h + 2 * by);
+  if (chosen.col !== null) pen.strokeRect(x(chosen.col) - bx, box.y - 2, w + 2 * bx, box.h + 4);
   if (cell) {
     pen.globalAlpha = 0.45;
     pen.fillStyle = ink;
@@ -384,7 +388,7 @@ function fillList(list, entries, labels, go) {
     const item = document.createElement('li'), button = make('button', '', {onclick: () => go(i)});
     const fill = document.createElement('i');
     fill.style.width = 100 * code / full + '%';
-    button.append(fill, make('bdi', show(labels[i])), make('span', format(code * map.max / full)));
+    button.append(fill, make('bdi', show(labels[i])), make('small', i), make('span', format(code * map.max / full)));
     button.title = `${show(labels[i])} (${i})`;
     item.append(button);
     return item;
@@ -426,8 +430,11 @@ function tint() {
   spans.forEach((span, i) => {
     const share = codes[i] === invalid ? 0 : codes[i] / most;
     span.style.background = share > 0.004 ? `color-mix(in srgb, var(--accent) ${Math.round(70 * Math.sqrt(share))}%, transparent)` : '';
-    span.classList.toggle('here', i === chosen.col);
+    span.classList.toggle('here', i === col);
   });
+  if (col === null) return;
+  const pane = get('text'), top = spans[col].offsetTop;  // the chosen token is in view; the page itself stays where it is
+  if (top < pane.scrollTop || top > pane.scrollTop + pane.clientHeight - 30) pane.scrollTop = top - pane.clientHeight / 2;
 }
 
 function point(r, c) {
@@ -548,9 +555,7 @@ get('text').addEventListener('keydown', event => {
   const next = {ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: C - 1}[event.key];
   if (next === undefined) return;
   event.preventDefault();
-  const i = Math.max(0, Math.min(C - 1, next));
-  chooseToken(i);
-  spans[i].scrollIntoView({block: 'nearest'});
+  chooseToken(Math.max(0, Math.min(C - 1, next)));
 });
 document.addEventListener('keydown', event => {
   if (event.key !== 'Escape') return;

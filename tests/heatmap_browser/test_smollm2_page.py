@@ -1,0 +1,70 @@
+"""Looks at the page of a real model in a headless Chromium, and compares the weights that it tells with known ones.
+
+usage: test_smollm2_page.py MAKE_PAGE KNOWN      (the program that writes the page; tests/smollm2/data/attn_layer0.json)"""
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from webdriver import Browser, find_browser
+
+LAYERS, HEADS = 30, 9
+
+
+class Page(unittest.TestCase):
+    def setUp(self):
+        self.browser = Browser(*find_browser())
+        self.addCleanup(self.browser.close)
+        self.browser.open(PAGE)
+        self.assertEqual(self.browser.errors(), [])
+        with open(KNOWN) as file:
+            known = json.load(file)
+        heads, n, _ = known["attn_weights"]["shape"]
+        self.assertEqual(heads, HEADS)
+        self.weights, self.n, self.text = known["attn_weights"]["data"], n, known["text"]
+
+    def hover(self, r, c):
+        x, y = self.browser.run("const map = document.getElementById('map'); map.scrollIntoView({block: 'nearest'});"
+                                "const f = map.getBoundingClientRect(); return [f.x + box.x + (arguments[1] + 0.5) * box.w / C,"
+                                "f.y + box.y + (arguments[0] + 0.5) * box.h / R]", r, c)
+        self.browser.mouse(("move", x, y))
+        return self.browser.text("#pair")
+
+    def test_the_weights_of_the_first_layer(self):
+        self.assertEqual(self.browser.text("#text"), self.text)
+        tiles = self.browser.run("return [...document.querySelectorAll('#grid button')].map(b => b.getAttribute('aria-label'))")
+        self.assertEqual(len(tiles), LAYERS * HEADS)
+        for h in range(HEADS):
+            self.browser.click(f"#heads button:nth-child({h + 1})")
+            rows = [self.weights[(h * self.n + i) * self.n:][:self.n] for i in range(self.n)]
+            entropy = sum(-w * math.log(w) for row in rows for w in row if w > 0) / self.n
+            self.assertEqual(tiles[h], f"layer 0, head {h}: entropy {entropy:.2f} nats")
+            for r, c in ((11, 0), (11, 11), (7, 2 + h // 2)):
+                told, want = float(self.hover(r, c).rsplit(": ", 1)[1]), rows[r][c]
+                # The model's own error, as in test_smollm2_model.cpp; the page's resolution; and half of the last digit shown.
+                self.assertLess(abs(told - want), 2e-5 * (1 + want) + 1 / 131068 + 5e-5, (h, r, c))
+            self.assertTrue(self.hover(3, 8).endswith(": 0"))  # nobody looks ahead
+
+    def test_every_head_of_every_layer_has_rows_that_sum_to_one(self):
+        sums = self.browser.run("return data.maps.map(m => rows.map((_, r) => cols.reduce((sum, _, c) => sum + codeAt(m, r, c) * m.max / full, 0)))")
+        self.assertEqual((len(sums), len(sums[0])), (LAYERS * HEADS, self.n))
+        for head in sums:
+            for r, total in enumerate(head):
+                self.assertLess(abs(total - 1), (r + 1) / 131068 + 1e-5)  # a row of r + 1 weights
+
+
+if __name__ == "__main__":
+    if find_browser() is None:
+        print("SKIP: SmolLM2's page in a browser: chromium and chromedriver are not both installed (Debian: chromium, chromium-driver)")
+        sys.exit(0)
+    KNOWN, MAKE_PAGE = sys.argv.pop(2), sys.argv.pop(1)
+    with tempfile.TemporaryDirectory() as folder:
+        PAGE = os.path.join(folder, "page.html")
+        answer = subprocess.run([MAKE_PAGE, PAGE], check=True, stdout=subprocess.PIPE, text=True).stdout
+        if answer.startswith("SKIP: "):
+            print(answer, end="")
+            sys.exit(0)
+        unittest.main()
