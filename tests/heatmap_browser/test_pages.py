@@ -162,6 +162,7 @@ class Pages(unittest.TestCase):
         self.browser.click("#grid button:nth-of-type(3)")
         self.assertIn("layer 0, head 2", self.browser.text("#which"))
         self.assertEqual(self.hover(3, 1), "to (query 3) → was (key 1): 0.2500")
+        self.assertFalse(self.browser.run("return document.getElementById('lens').checkVisibility()"))  # these cells need none
         self.browser.run("document.querySelector('#grid [aria-pressed=true]').focus()")
         self.browser.press("ArrowRight", "ArrowUp")
         self.assertIn("layer 1, head 1", self.browser.text("#which"))
@@ -230,9 +231,16 @@ class Pages(unittest.TestCase):
         self.browser.press("ArrowLeft")
         self.assertRegex(self.browser.text("#pair"), r"→ ·w1487 \(token 1487\): at most 0\.000\d$")
         # The mouse finds the strongest cell of those that share a pixel or lie beside it.
-        self.assertRegex(self.hover(1000.5, 990, 2000, 2000), r"\(token (\d+)\) → ·w\d+ \(token \d+\): 0\.500\d$")
-        row, column = map(int, re.findall(r"token (\d+)", self.browser.text("#pair")))
-        self.assertEqual(row - column, 12)
+        for r in (700, 900, 1100, 1300):
+            row, column, weight = re.search(r"\(token (\d+)\) → ·w\d+ \(token (\d+)\): (\S+)$", self.hover(r, r - 10, 2000, 2000)).groups()
+            self.assertEqual((int(row) - int(column), weight[:5]), (12, "0.500"), r)
+        # The lens shows single cells: the current one in the middle, its diagonal, and less beside it.
+        self.browser.run("document.getElementById('lens').scrollIntoView({block: 'nearest'})")
+        middle = self.browser.run("const f = document.getElementById('lens').getBoundingClientRect();"
+                                  "return [f.x + lensBox.x + lensBox.w / 2, f.y + lensBox.y + lensBox.h / 2]")
+        picture = self.browser.screenshot()
+        light = lambda right, down: luminance(picture(middle[0] + 17 * right + 4, middle[1] + 17 * down + 4))
+        self.assertLess(max(light(0, 0), light(4, 4), light(-4, -4)) + 60, min(light(2, 0), light(0, 2), light(-3, 3)))
         # What is left out is drawn: the ground between the lines is not that of 0.
         self.browser.press("Escape")
         place = self.cell(60, 30, 2000, 2000)

@@ -52,6 +52,7 @@ button:hover { border-color: var(--accent); }
 .ramp { width: 120px; height: 10px; border-radius: 3px; }
 .swatch { display: inline-block; width: 14px; height: 10px; margin: 0 6px 0 10px; border: 1px solid var(--line); background: var(--masked); }
 #pair { font-size: 1.15rem; min-height: 3.2em; margin: 0; overflow-wrap: anywhere; }
+#lens { max-width: 100%; margin-top: 8px; }
 #pair b { font-variant-numeric: tabular-nums; color: var(--accent); font-size: 1.3em; }
 bdi { font-weight: 600; white-space: pre-wrap; }
 .hint { margin: 8px 0 0; font-size: .8rem; color: var(--soft); }
@@ -98,7 +99,8 @@ inline constexpr const char* heatmap_body = R"html(
       lets go. With the mouse: hover, click, drag to move, <kbd>Ctrl</kbd> and the wheel to zoom.</p>
   </section>
   <aside>
-    <section class="panel" aria-label="The pair under the pointer"><p id="pair" role="status" aria-live="polite"></p></section>
+    <section class="panel" aria-label="The pair under the pointer"><p id="pair" role="status" aria-live="polite"></p>
+      <canvas id="lens" aria-hidden="true" hidden></canvas></section>
     <section class="panel lists" id="lists" aria-label="The chosen token" hidden>
       <div><h2 id="to-title"></h2><ol id="to"></ol><p id="to-sum" class="sum"></p></div>
       <div><h2 id="by-title"></h2><ol id="by"></ol><p id="by-sum" class="sum"></p></div>
@@ -309,12 +311,14 @@ function drawAxis(labels, first, count, length, special, put) {
   }
 }
 
-function draw() {
+// One picture of the part `view`: its cells as painted on `sheet` in the plot `box`, the axes' labels around it, and the marks.
+function drawPicture(pen, sheet, box, view) {
   const scale = devicePixelRatio || 1, ink = css('--ink'), soft = css('--soft'), accent = css('--accent');
   pen.setTransform(scale, 0, 0, scale, 0, 0);
-  pen.clearRect(0, 0, canvas.width, canvas.height);
+  pen.clearRect(0, 0, pen.canvas.width, pen.canvas.height);
   pen.drawImage(sheet, box.x, box.y, box.w, box.h);
   pen.strokeStyle = css('--line');
+  pen.lineWidth = 1;
   pen.strokeRect(box.x - 0.5, box.y - 0.5, box.w + 1, box.h + 1);
   pen.font = font;
   pen.textBaseline = 'middle';
@@ -358,6 +362,27 @@ function draw() {
     pen.strokeRect(cx - grow, cy - grow, w + 2 * grow, h + 2 * grow);
   }
   pen.restore();
+}
+
+// Where cells are too small for the eye, a lens shows those around the current one.
+const lens = get('lens'), glass = document.createElement('canvas');
+const lensBox = {x: 110, y: 90, w: 221, h: 221};  // 13 x 13 cells of 17 pixels
+function drawLens() {
+  const scale = devicePixelRatio || 1, small = Math.min(box.w / view.w, box.h / view.h) < 6;
+  lens.hidden = !small || !cell;
+  if (lens.hidden) return;
+  lens.width = Math.round((lensBox.x + lensBox.w + 2) * scale);
+  lens.height = Math.round((lensBox.y + lensBox.h + 2) * scale);
+  lens.style.width = lensBox.x + lensBox.w + 2 + 'px';
+  glass.width = glass.height = Math.round(lensBox.w * scale);
+  const around = {r: cell.r - 6, c: cell.c - 6, h: 13, w: 13};
+  glass.getContext('2d').putImageData(paint(map, glass.width, glass.height, around), 0, 0);
+  drawPicture(lens.getContext('2d'), glass, lensBox, around);
+}
+
+function draw() {
+  drawPicture(pen, sheet, box, view);
+  drawLens();
 }
 
 // The words that go with the picture. Elements are made, never parsed.
