@@ -109,6 +109,7 @@ class Pages(unittest.TestCase):
             if self.browser.run("return document.activeElement.id") == "map":
                 break
         self.assertEqual(self.browser.run("return document.activeElement.id"), "map")
+        self.assertEqual(self.browser.run("const s = getComputedStyle(document.activeElement); return s.outlineStyle + s.outlineWidth"), "solid3px")
         self.browser.press("ArrowDown")
         self.assertEqual(self.browser.text("#pair"), "Alice (query 0) → Alice (key 0): 1.0000")
         self.browser.press("ArrowDown", "ArrowDown", "ArrowRight")
@@ -133,8 +134,14 @@ class Pages(unittest.TestCase):
         self.hover(8, 8)
         status = self.accessible("status")
         self.assertEqual(len(status), 1)
-        texts = [node["name"]["value"] for node in self.accessible("StaticText")]
-        self.assertIn("0.7500", texts)
+        nodes = {node["nodeId"]: node for node in self.browser.devtools("Accessibility.getFullAXTree")["nodes"]}
+
+        def words(node):
+            if node.get("role", {}).get("value") == "StaticText":
+                return node["name"]["value"]
+            return "".join(words(nodes[child]) for child in node["childIds"])
+
+        self.assertEqual(words(nodes[status[0]["nodeId"]]), "sitting (query 8) → sitting (key 8): 0.7500")
         unnamed = [node for role in ("button", "combobox", "radio") for node in self.accessible(role) if not node["name"]["value"]]
         self.assertEqual(unnamed, [])
 
