@@ -19,7 +19,8 @@ class executor {
   /// How many workers are worth having.
   virtual int workers() const = 0;
   /// Calls work(context, w) once for each w in [0, workers), on any threads, one after the other or at the same time, and returns when
-  /// all have returned. The workers share out the tasks among themselves, so that one which starts late or never in parallel loses time only.
+  /// all have returned. The workers share out the tasks among themselves, so that one which starts late or never in parallel loses
+  /// time only.
   virtual void run(int workers, work_function work, void* context) = 0;
 };
 
@@ -49,7 +50,7 @@ class pool_executor : public executor {
   void run(int workers, work_function work, void* context) override {
     std::mutex mutex;
     std::condition_variable all_done;
-    int running = workers - 1;
+    std::atomic<int> running{workers - 1};
     for (int w = 1; w < workers; ++w)
       pool_.Schedule([&mutex, &all_done, &running, work, context, w] {
         work(context, w);
@@ -57,6 +58,8 @@ class pool_executor : public executor {
         if (--running == 0) all_done.notify_one();
       });
     work(context, 0);
+    // The others are about to finish too, sooner than this thread would wake up again if it slept.
+    for (int turn = 0; turn < 200 && running > 0; ++turn) std::this_thread::yield();
     std::unique_lock<std::mutex> lock(mutex);
     all_done.wait(lock, [&running] { return running == 0; });
   }
