@@ -1,7 +1,7 @@
 // SmolLM2-135M-Instruct on heed: answers a question, chats, shows what it looks at, or measures how fast it is.
 
 #include "attention_page.hpp"
-#include "chat.hpp"
+#include "conversation.hpp"
 #include "gguf.hpp"
 #include "model.hpp"
 #include "model_file.hpp"
@@ -14,7 +14,8 @@
 #include "../support/text.hpp"
 
 #include <algorithm>
-#include <chrono>
+#include <cmath>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -28,6 +29,7 @@
 namespace {
 
 using namespace smollm2;
+using smollm2::index;  // and not the one of <strings.h>
 
 struct settings {
   std::string question, model = model_file(), cache = "float", attention, threads = "1", seed = "1", temperature = "0.2", most = "512";
@@ -43,7 +45,8 @@ double number(const std::string& name, const std::string& text, double low, doub
     used = 0;
   }
   if (used != text.size() || !(value >= low && value <= high))
-    throw std::runtime_error(name + " takes a number from " + support::fixed(low, 0) + " to " + support::fixed(high, 0) + ", not '" + text + "'");
+    throw std::runtime_error(name + " takes a number from " + support::fixed(low, 0) + " to " + support::fixed(high, 0) + ", not '" +
+                             text + "'");
   return value;
 }
 
@@ -54,78 +57,71 @@ cache_type cache_named(const std::string& name) {
   throw std::runtime_error("--cache takes float, bfloat16 or int8, not '" + name + "'");
 }
 
-class stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+index whole_number(const std::string& name, const std::string& text, double low, double high) {
+  const double value = number(name, text, low, high);
+  if (value != std::floor(value)) throw std::runtime_error(name + " takes a whole number, not '" + text + "'");
+  return index(value);
+}
+int threads_of(const settings& s) { return int(whole_number("--threads", s.threads, 1, 1024)); }
 
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
+language_model load(const std::string& path) {
+  if (!std::ifstream(path) && path == model_file())
+    throw std::runtime_error("there is no '" + path + "' yet; examples/smollm2/fetch.py fetches it");
+  return language_model(gguf_file(gguf_file::read(path), support::printable(path)));
+}
 
-/// A model with its tokenizer.
-struct language_model {
-  explicit language_model(const gguf_file& file) : words(file), layers(file) {
-    if (heed::index(words.size()) != layers.config().vocabulary)
-      file.fail("has " + std::to_string(words.size()) + " tokens, but vectors for " + std::to_string(layers.config().vocabulary));
-  }
-  explicit language_model(const std::string& path) : language_model(gguf_file(gguf_file::read(path), support::printable(path))) {}
+std::string rate(index tokens, double seconds) { return support::fixed(double(tokens) / seconds, 0); }
 
-  tokenizer words;
-  model layers;
-};
-
-/// A conversation: what was said stays in the cache, so that each turn reads only what is new.
-class conversation {
- public:
-  conversation(const language_model& m, const settings& s, sampler choose)
-      : model_(m), session_(m.layers, cache_named(s.cache), int(number("--threads", s.threads, 1, 1024))),
-        choose_(std::move(choose)), most_(int(number("--tokens", s.most, 1, 1e9))) {}
-
-  session& reader() { return session_; }
-  const std::vector<token>& tokens() const { return tokens_; }
-
-  /// Answers a message on standard output, word by word as they come, and says below how long it took.
-  void answer(const std::string& message) {
-    const std::vector<token> prompt = chat_message(model_.words, message, tokens_.empty());
-    const stopwatch reading;
-    Eigen::VectorXf logits = read(prompt);
-    const double read_seconds = reading.seconds();
-
-    const stopwatch writing;
-    text_stream text;
-    int count = 0;
-    for (; count < most_; ++count) {
-      const token next = choose_.choose(logits);
-      if (next == model_.words.end() || session_.position() == session_.context()) break;
-      std::cout << text.add(model_.words.decode(next)) << std::flush;
-      logits = read({next});
-    }
-    std::cout << text.finish() << "\n\n";
-    const double write_seconds = writing.seconds();
-    std::cout << "read " << prompt.size() << " tokens at " << support::fixed(double(prompt.size()) / read_seconds, 0) << " a second, wrote " << count
-              << " at " << support::fixed(count / write_seconds, 0) << " a second; the cache holds " << session_.position() << " tokens in "
-              << support::bytes(double(session_.cache_bytes())) << std::endl;
-  }
-
- private:
-  const Eigen::VectorXf& read(const std::vector<token>& tokens) {
-    const Eigen::VectorXf& logits = session_.read(tokens);
-    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-    return logits;
-  }
-
-  const language_model& model_;
-  session session_;
-  sampler choose_;
-  int most_;
-  std::vector<token> tokens_;
-};
-
-void write_page(std::ofstream& file, const std::string& path, const language_model& m, const conversation& talk, const attention_recorder& recorder) {
+void write_page(std::ofstream& file, const std::string& path, const language_model& m, const conversation& talk,
+                const attention_recorder& recorder) {
   std::cout << "Writing down what it looked at, in every layer and head ..." << std::flush;  // seconds, for a long text
   file << recorder.html(m.words, talk.tokens());
   if (!file.flush()) throw std::runtime_error("cannot write '" + path + "'");
   std::cout << " open " << support::printable(path) << " in a browser." << std::endl;
+}
+
+volatile std::sig_atomic_t interrupted = 0;
+extern "C" void note_interrupt(int) { interrupted = 1; }
+
+/// While it lives, Ctrl-C ends the answer and not the program.
+class interrupt_guard {
+ public:
+  interrupt_guard() : before_(std::signal(SIGINT, note_interrupt)) { interrupted = 0; }
+  interrupt_guard(const interrupt_guard&) = delete;
+  interrupt_guard& operator=(const interrupt_guard&) = delete;
+  ~interrupt_guard() { std::signal(SIGINT, before_); }
+
+ private:
+  void (*before_)(int);
+};
+
+/// Prints the answer word by word as it comes, and below how long it took.
+void answer(conversation& talk, const std::string& message) {
+  const answer_report report = talk.answer(
+      message, [](const std::string& text) { std::cout << text << std::flush; }, [] { return interrupted != 0; });
+  const char* const remarks[] = {"", " [longer than --tokens]", " [the context is full]", " [stopped]"};
+  std::cout << remarks[int(report.end)] << "\n\nread " << report.read << " tokens at " << rate(report.read, report.read_seconds)
+            << " a second, wrote " << report.written << " at " << rate(report.written, report.write_seconds)
+            << " a second; the cache holds " << talk.reader().position() << " tokens in "
+            << support::bytes(double(talk.reader().cache_bytes())) << std::endl;
+}
+
+/// A line is a message, until the input ends. What cannot be answered is no reason to hang up on somebody who types.
+void chat_by_line(conversation& talk) {
+  const bool somebody_types = support::is_terminal(stdin);
+  if (somebody_types)
+    std::cout << "SmolLM2, 135 million parameters: it is quick, friendly and often wrong. Ctrl-C ends an answer, Ctrl-D the chat.\n";
+  for (std::string line; (somebody_types ? std::cout << "\n> " << std::flush : std::cout), std::getline(std::cin, line);) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const interrupt_guard guard;
+    try {
+      answer(talk, line);
+    } catch (const std::invalid_argument& error) {
+      if (!somebody_types) throw;
+      std::cout << error.what() << "\n";
+    }
+  }
+  if (somebody_types) std::cout << "\n";
 }
 
 int chat(const settings& s) {
@@ -134,55 +130,64 @@ int chat(const settings& s) {
     page.open(s.attention, std::ios::binary);  // before the chat, which would be lost
     if (!page) throw std::runtime_error("cannot write '" + s.attention + "'");
   }
-  sampler choose(number("--temperature", s.temperature, 0, 100), 0.9, std::uint64_t(number("--seed", s.seed, 0, 1e15)));
-  const language_model m(s.model);
-  conversation talk(m, s, std::move(choose));
+  sampler choose(number("--temperature", s.temperature, 0, 100), 0.9, std::uint64_t(whole_number("--seed", s.seed, 0, 1e15)));
+  const cache_type cache = cache_named(s.cache);
+  const int threads = threads_of(s);
+  const index longest = whole_number("--tokens", s.most, 1, 1e9);
+  const language_model m = load(s.model);
+  conversation talk(m, cache, threads, std::move(choose), longest);
   attention_recorder recorder(m.layers.config());
   if (!s.attention.empty()) talk.reader().watch([&](const attention_step& step) { recorder.add(step); });
-
-  if (!s.question.empty()) {
-    talk.answer(s.question);
+  if (s.question.empty()) {
+    chat_by_line(talk);
   } else {
-    const bool prompt = support::is_terminal(stdin);
-    if (prompt) std::cout << "SmolLM2, 135 million parameters: it is quick, friendly and often wrong. An empty line or Ctrl-D ends the chat.\n";
-    for (std::string line; (prompt ? std::cout << "\n> " << std::flush : std::cout), std::getline(std::cin, line) && !line.empty();) talk.answer(line);
+    answer(talk, s.question);
   }
   if (!s.attention.empty() && !talk.tokens().empty()) write_page(page, s.attention, m, talk, recorder);
   return 0;
 }
 
-/// Reads a prompt of 893 tokens and writes 64 more, once for each number of threads.
+/// Reads a page of text and writes 64 tokens, once for each number of threads.
 int bench(const settings& s) {
-  const language_model m(s.model);
-  std::string text;
-  for (int i = 1; i <= 60; ++i) text += "Line " + std::to_string(i) + ": the keeper wrote down the wind and the height of the tide. ";
-  std::vector<token> prompt = chat_message(m.words, text, true);
-  prompt.resize(893);
+  constexpr index length = 64;
+  const cache_type cache = cache_named(s.cache);
+  const int most_threads = threads_of(s);
+  std::string text = support::read_file(HEED_EXAMPLES_DIR "/data/lighthouse.txt", 1 << 20);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  const language_model m = load(s.model);
+  const std::vector<token> prompt = chat_message(m.words, text, true);
+  const index n = index(prompt.size());
+  std::vector<token> written;
   support::table table({"threads", "read, tokens/s", "attention", "write, tokens/s", "attention", "cache"});
-  for (int threads = 1; threads <= (std::max)(1, int(number("--threads", s.threads, 1, 1024))); threads *= 2) {
-    double best_read = 1e300, best_write = 1e300, read_attention = 0, write_attention = 0, cache = 0;
+  for (int threads = 1; threads <= most_threads;
+       threads = threads < most_threads ? (std::min)(2 * threads, most_threads) : threads + 1) {
+    double best_read = 1e300, best_write = 1e300, read_attention = 0, write_attention = 0, bytes = 0;
     for (int run = 0; run < 3; ++run) {
-      session reader(m.layers, cache_named(s.cache), threads);
+      session reader(m.layers, cache, threads);
+      written.clear();
       const stopwatch reading;
-      Eigen::VectorXf logits = reader.read(prompt);
+      const Eigen::VectorXf& logits = reader.read(prompt);
       const double read = reading.seconds(), in_reading = reader.attention_seconds();
       const stopwatch writing;
-      for (int i = 0; i < 64; ++i) {
-        Eigen::Index best = 0;
-        logits.maxCoeff(&best);
-        logits = reader.read({token(best)});
+      sampler likeliest(0, 1, 1);
+      while (index(written.size()) < length) {
+        written.push_back(likeliest.choose(logits));
+        reader.read({written.back()});
       }
       const double write = writing.seconds();
       if (read < best_read) best_read = read, read_attention = in_reading;
       if (write < best_write) best_write = write, write_attention = reader.attention_seconds() - in_reading;
-      cache = double(reader.cache_bytes());
+      bytes = double(reader.cache_bytes());
     }
     const auto share = [](double part, double of) { return support::fixed(100 * part / of, 1) + " %"; };
-    table.add({std::to_string(threads), support::fixed(893 / best_read, 0), share(read_attention, best_read), support::fixed(64 / best_write, 0),
-               share(write_attention, best_write), support::bytes(cache)});
+    table.add({std::to_string(threads), rate(n, best_read), share(read_attention, best_read), rate(length, best_write),
+               share(write_attention, best_write), support::bytes(bytes)});
   }
-  std::cout << "A prompt of 893 tokens, then 64 new ones; the best of three runs. Cache: " << s.cache << "\n\n";
+  std::cout << "A prompt of " << n << " tokens, then " << length << " new ones; the best of three runs. Cache: " << s.cache << "\n\n";
   table.print(std::cout);
+  std::cout << "\nwrote tokens";
+  for (const token t : written) std::cout << " " << t;
+  std::cout << std::endl;
   return 0;
 }
 
