@@ -1,6 +1,6 @@
 """Looks at the page of a real model in a headless Chromium, and compares the weights that it tells with known ones.
 
-usage: test_smollm2_page.py MAKE_PAGE KNOWN      (the program that writes the page; tests/smollm2/data/attn_layer0.json)"""
+usage: test_smollm2_page.py MAKE_PAGE KNOWN      (the program that writes pages; tests/smollm2/data/attn_layer0.json)"""
 import json
 import math
 import os
@@ -12,19 +12,19 @@ import unittest
 from webdriver import Browser, find_browser
 
 LAYERS, HEADS = 30, 9
+ODD = "<script>window.hacked = 1</script> \"\U0001f407\" \u202eabc\x01\n\t&amp;"
 
 
 class Page(unittest.TestCase):
-    def setUp(self):
-        self.browser = Browser(*find_browser())
-        self.addCleanup(self.browser.close)
-        self.browser.open(PAGE)
+    @classmethod
+    def setUpClass(cls):
+        cls.browser = Browser(*find_browser())
+        cls.addClassCleanup(cls.browser.close)
+        cls.n, cls.weights = KNOWN["attn_weights"]["shape"][1], KNOWN["attn_weights"]["data"]
+
+    def open(self, name):
+        self.browser.open(os.path.join(FOLDER, name))
         self.assertEqual(self.browser.errors(), [])
-        with open(KNOWN) as file:
-            known = json.load(file)
-        heads, n, _ = known["attn_weights"]["shape"]
-        self.assertEqual(heads, HEADS)
-        self.weights, self.n, self.text = known["attn_weights"]["data"], n, known["text"]
 
     def hover(self, r, c):
         x, y = self.browser.run("const map = document.getElementById('map'); map.scrollIntoView({block: 'nearest'});"
@@ -34,7 +34,8 @@ class Page(unittest.TestCase):
         return self.browser.text("#pair")
 
     def test_the_weights_of_the_first_layer(self):
-        self.assertEqual(self.browser.text("#text"), self.text)
+        self.open("known.html")
+        self.assertEqual(self.browser.text("#text"), KNOWN["text"])
         tiles = self.browser.run("return [...document.querySelectorAll('#grid button')].map(b => b.getAttribute('aria-label'))")
         self.assertEqual(len(tiles), LAYERS * HEADS)
         for h in range(HEADS):
@@ -49,6 +50,7 @@ class Page(unittest.TestCase):
             self.assertTrue(self.hover(3, 8).endswith(": 0"))  # nobody looks ahead
 
     def test_every_head_of_every_layer_has_rows_that_sum_to_one(self):
+        self.open("known.html")
         sums = self.browser.run("return data.maps.map(m => rows.map((_, r) => cols.reduce((sum, _, c) => sum + codeAt(m, r, c) * m.max / full, 0)))")
         self.assertEqual((len(sums), len(sums[0])), (LAYERS * HEADS, self.n))
         for head in sums:
@@ -56,14 +58,30 @@ class Page(unittest.TestCase):
                 self.assertLess(abs(total - 1), (r + 1) / 131068 + 1e-5)  # a row of r + 1 weights
 
 
+    def test_tokens_that_attack_or_are_parts_of_characters(self):
+        self.open("odd.html")
+        bytewise = ODD  # these characters have no token of their own
+        for character in "\U0001f407\u202e":
+            bytewise = bytewise.replace(character, "".join(f"\\x{byte:02X}" for byte in character.encode()))
+        self.assertEqual(self.browser.run("return get('text').textContent"), bytewise)
+        self.assertIsNone(self.browser.run("return window.hacked"))
+        shown = self.browser.run("return rows.map(show)")
+        for label in ("·\"", "\\xF0", "<U+0001>", "↵"):
+            self.assertTrue(any(label in token for token in shown), (label, shown))
+        n = len(shown)
+        self.assertEqual(self.hover(n - 1, 0).split(" → ")[0], f"{shown[-1]} (token {n - 1})")
+
+
 if __name__ == "__main__":
     if find_browser() is None:
         print("SKIP: SmolLM2's page in a browser: chromium and chromedriver are not both installed (Debian: chromium, chromium-driver)")
         sys.exit(0)
-    KNOWN, MAKE_PAGE = sys.argv.pop(2), sys.argv.pop(1)
-    with tempfile.TemporaryDirectory() as folder:
-        PAGE = os.path.join(folder, "page.html")
-        answer = subprocess.run([MAKE_PAGE, PAGE], check=True, stdout=subprocess.PIPE, text=True).stdout
+    with open(sys.argv.pop(2)) as file:
+        KNOWN = json.load(file)
+    MAKE_PAGE = sys.argv.pop(1)
+    with tempfile.TemporaryDirectory() as FOLDER:
+        pages = [os.path.join(FOLDER, "known.html"), KNOWN["text"], os.path.join(FOLDER, "odd.html"), ODD]
+        answer = subprocess.run([MAKE_PAGE, *pages], check=True, stdout=subprocess.PIPE, text=True).stdout
         if answer.startswith("SKIP: "):
             print(answer, end="")
             sys.exit(0)
