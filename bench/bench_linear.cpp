@@ -1,12 +1,18 @@
-// Linear attention and the delta rule over n: O(n), and against causal softmax attention of the same sizes, which is O(n^2).
+// Linear attention and the delta rule over n: O(n); causal softmax attention of the same sizes, which is O(n^2); and the n at which
+// the one overtakes the other.
 #include "measure.hpp"
 #include "suites.hpp"
 
 #include <heed/attention.hpp>
 #include <heed/delta_rule.hpp>
 #include <heed/linear_attention.hpp>
+#include <heed/multi_head.hpp>
 
+#include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <string>
+#include <utility>
 
 namespace bench {
 namespace {
@@ -39,8 +45,11 @@ struct sequence {
 
 /// Multiply-adds of the chunk algorithm, times two: within its chunk a token meets half the others, as query and key (for the delta
 /// rule also as key and key) and as weight and value; the state is read (for the delta rule twice) and updated.
+template <typename Scalar>
 double operations(heed::index n, heed::index d, bool delta) {
-  const double met = double(heed::detail::linear_chunk_tokens + 1) / 2, dim = double(d);
+  using namespace heed::detail;
+  const auto kernel = select_linear<kernel_scalar<Scalar>, heed::accumulator_t<Scalar>>(heed::isa::automatic);
+  const double met = double(kernel.chunk() + 1) / 2, dim = double(d);
   return 2 * double(n) * (delta ? 4 * met * dim + 3 * dim * dim : 2 * met * dim + 2 * dim * dim);
 }
 
@@ -55,7 +64,7 @@ void linear(benchmark::State& state, gate g) {
     benchmark::DoNotOptimize(in.out.data());
   };
   report_extra_bytes(state, call);
-  measure<Scalar>(state, {operations(n, d, false)}, call);
+  measure<Scalar>(state, {operations<Scalar>(n, d, false)}, call);
   state.SetComplexityN(n);
 }
 
@@ -70,7 +79,7 @@ void delta(benchmark::State& state, gate g) {
     benchmark::DoNotOptimize(in.out.data());
   };
   report_extra_bytes(state, call);
-  measure<Scalar>(state, {operations(n, d, true)}, call);
+  measure<Scalar>(state, {operations<Scalar>(n, d, true)}, call);
   state.SetComplexityN(n);
 }
 
@@ -89,12 +98,55 @@ void softmax(benchmark::State& state) {
   state.SetComplexityN(n);
 }
 
+/// Finds the n from which on linear attention is faster than causal softmax attention, on a grid of three sizes to a doubling.
+void crossover(benchmark::State& state, gate g) {
+  constexpr heed::index d = 64, longest = 4096;
+  sequence<float> in(longest, d);
+  heed::attention_options options;
+  options.causal = heed::causal::bottom_right;
+  heed::workspace memory;
+  const auto best_of = [](const auto& call) {
+    double best = 1;
+    for (const auto start = std::chrono::steady_clock::now(); seconds_since(start) < 0.01;) {
+      const auto turn = std::chrono::steady_clock::now();
+      for (int i = 0; i < 8; ++i) call();
+      best = (std::min)(best, seconds_since(turn) / 8);
+    }
+    return best;
+  };
+  double at = 0, linear_seconds = 0, softmax_seconds = 0;
+  for (auto _ : state) {
+    at = 0;
+    for (double size = 16; size <= double(longest); size *= std::cbrt(2.0)) {
+      const heed::index n = heed::index(std::lround(size));
+      heed::tensor_view<const float> query = heed::view(in.query), key = heed::view(in.key), value = heed::view(in.value);
+      heed::tensor_view<const float> gates = in.gates(g);
+      heed::tensor_view<float> out = heed::writable_view(in.out);
+      query.rows = key.rows = value.rows = out.rows = n;
+      if (gates.data) gates.rows = n;
+      const double linear_now = best_of([&] {
+        heed::multi_head_linear_attention_into(query, key, value, out, {}, memory, heed::log_gate(gates), heed::carry(in.state));
+      });
+      const double softmax_now = best_of([&] { heed::multi_head_attention_into(query, key, value, out, {}, options, memory); });
+      if (linear_now >= softmax_now) {
+        at = 0;
+      } else if (at == 0) {
+        at = double(n), linear_seconds = linear_now, softmax_seconds = softmax_now;
+      }
+    }
+  }
+  if (at == 0) return state.SkipWithError("softmax attention was faster at every n");
+  state.counters["from_n"] = at;
+  state.counters["linear_us"] = linear_seconds * 1e6;
+  state.counters["softmax_us"] = softmax_seconds * 1e6;
+}
+
 /// One family, over n at head_dim 64.
 template <typename Function>
 void add(const std::string& name, heed::index longest, benchmark::BigO growth, const Function& function) {
   auto* added = benchmark::RegisterBenchmark(name.c_str(), function);
   added->ArgNames({"n", "d"})->Unit(benchmark::kMicrosecond)->Complexity(growth);
-  for (heed::index n = 64; n <= longest; n *= 4) added->Args({n, 64});
+  for (heed::index n = 16; n <= longest; n *= 4) added->Args({n, 64});
 }
 
 template <typename Scalar>
@@ -116,6 +168,11 @@ void register_linear(bool everything) {
     add("linear/f32/gate:token", 65536, benchmark::oN, [](benchmark::State& state) { linear<float>(state, gate::token); });
     add("delta/f32/gate:token", 65536, benchmark::oN, [](benchmark::State& state) { delta<float>(state, gate::token); });
   }
+  for (const auto& [g, name] : {std::pair(gate::none, "none"), std::pair(gate::token, "token"), std::pair(gate::key, "key")})
+    if (everything || g == gate::token)
+      benchmark::RegisterBenchmark((std::string("linear_crossover/f32/gate:") + name).c_str(), [g = g](benchmark::State& state) {
+        crossover(state, g);
+      })->Iterations(1);
   add("linear_softmax/f32", everything ? 16384 : 4096, benchmark::oNSquared, softmax);
 }
 

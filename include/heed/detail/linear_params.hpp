@@ -34,12 +34,12 @@ struct linear_params {
 
 /// Where the kernel keeps what, as offsets into its scratch. Every row starts on a cache line.
 struct linear_layout {
-  size keys, dims, values;  // row lengths: tokens of a chunk, d_k, d_v with the normaliser's column
-  size key, value, update, state, key_t, last, gamma, weights, decay, query, near, far, near_query, far_query, gates, carried, forward,
-      total, bonus, out, elements;
+  size keys, dims, values;  // row lengths: tokens of a chunk and a vector's room behind, d_k, d_v with the normaliser's column
+  size key, value, update, state, key_t, last, gamma, weights, decay, query, near_query, far_query, gates, carried, forward, total,
+      bonus, out, elements;
 
   linear_layout(size chunk, size d_k, size state_cols, size tile_rows)
-      : keys(whole(chunk)), dims(whole(d_k)), values(whole(state_cols)), elements(0) {
+      : keys(whole(chunk) + 16), dims(whole(d_k)), values(whole(state_cols)), elements(0) {
     key = take(chunk * dims);
     value = take(chunk * values);
     update = take(chunk * values);
@@ -50,8 +50,6 @@ struct linear_layout {
     weights = take(tile_rows * keys);
     decay = take(tile_rows * keys);
     query = take(tile_rows * dims);
-    near = take(tile_rows * dims);
-    far = take(tile_rows * dims);
     near_query = take(tile_rows * dims);
     far_query = take(tile_rows * dims);
     gates = take(tile_rows * dims);

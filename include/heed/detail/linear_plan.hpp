@@ -16,6 +16,12 @@ template <typename In, typename Acc>
 struct linear_kernel {
   void (*run)(const linear_params<In, Acc>&) noexcept;
   size tile_rows;
+
+  /// Tokens of a chunk where the caller leaves it to the library. Within a chunk a token costs chunk / 2 (d_k + d_v) multiply-adds, on
+  /// top of 2 d_k d_v for the state: a longer chunk is more work, has longer sums to round and leaves the first-level cache; a shorter
+  /// one brings the state through the registers more often. float, d = 64, ns a token: with AVX-512 and 48 KiB of cache 137 at 32, 156
+  /// at 48, 166 at 64, 195 at 96; with AVX2 and 32 KiB 232 at 16, 238 at 24, 244 at 32.
+  index chunk() const { return index(4 * tile_rows); }
 };
 
 template <typename In, typename Acc>
@@ -39,11 +45,8 @@ linear_kernel<In, Acc> select_linear(isa target) {
   }
 }
 
-/// Tokens of a chunk where the caller leaves it to the library, and the most that are taken. Within a chunk a token costs chunk / 2
-/// (d_k + d_v) multiply-adds, on top of 2 d_k d_v for the state: a longer chunk is more work and has longer sums to round. A shorter
-/// one brings the state through the registers more often. float, d = 64, AVX-512, ns a token: 137 at 32, 156 at 48, 166 at 64, 195
-/// at 96.
-constexpr index linear_chunk_tokens = 32, linear_chunk_most = 48;
+/// The most tokens that a caller gets in one chunk.
+constexpr index linear_chunk_most = 48;
 
 /// Runs a checked problem chunk by chunk on the kernels.
 template <typename Scalar>
@@ -52,7 +55,7 @@ void chunked_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
   using Acc = accumulator_t<Scalar>;
   const linear_kernel<In, Acc> kernel = select_linear<In, Acc>(p.options.target);
   const index tokens = p.key.rows, tasks = p.key.batch * p.key.heads;
-  const index wanted = p.options.chunk > 0 ? (std::min)(p.options.chunk, linear_chunk_most) : linear_chunk_tokens;
+  const index wanted = p.options.chunk > 0 ? (std::min)(p.options.chunk, linear_chunk_most) : kernel.chunk();
   const index chunk = (std::max)((std::min)(wanted, tokens), index(1));
   const index elements = linear_layout(chunk, p.key.cols, p.state_cols(), kernel.tile_rows).elements;
   const int most = p.options.executor ? p.options.executor->workers() : p.options.threads;
