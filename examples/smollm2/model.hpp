@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gguf.hpp"
+#include "huge_pages.hpp"
 #include "quantised.hpp"
 #include "tokenizer.hpp"
 
@@ -18,6 +19,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory_resource>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -42,12 +44,15 @@ struct model_config {
 class model {
  public:
   struct layer {
+    layer(const model_config& c, std::pmr::memory_resource& memory)
+        : qkv(c.width, memory), out(c.query_cols(), memory), gate_up(c.width, memory), down(c.hidden, memory) {}
     Eigen::RowVectorXf attention_norm, hidden_norm;
     quantised_matrix qkv, out, gate_up, down;
   };
 
   /// Throws std::runtime_error, with the reason, where the file holds another kind of model.
-  explicit model(const gguf_file& file) : config_(read_config(file)), embedding_(config_.width), output_(config_.width) {
+  explicit model(const gguf_file& file)
+      : config_(read_config(file)), embedding_(config_.width, memory_), output_(config_.width, memory_) {
     embedding_.add(file, "token_embd.weight", config_.vocabulary);
     if (file.has_tensor("output.weight")) output_.add(file, "output.weight", config_.vocabulary);
     output_norm_ = norm(file, "output_norm.weight");
@@ -111,26 +116,24 @@ class model {
     return values;
   }
 
-  layer read_layer(const gguf_file& file, const std::string& prefix) const {
+  layer read_layer(const gguf_file& file, const std::string& prefix) {
     const model_config& c = config_;
-    layer l;
+    layer l(c, memory_);
     l.attention_norm = norm(file, prefix + "attn_norm.weight");
     l.hidden_norm = norm(file, prefix + "ffn_norm.weight");
-    l.qkv = quantised_matrix(c.width);
     l.qkv.add(file, prefix + "attn_q.weight", c.query_cols());
     l.qkv.add(file, prefix + "attn_k.weight", c.kv_cols());
     l.qkv.add(file, prefix + "attn_v.weight", c.kv_cols());
-    l.out = quantised_matrix(c.query_cols());
     l.out.add(file, prefix + "attn_output.weight", c.width);
-    l.gate_up = quantised_matrix(c.width);
     l.gate_up.add(file, prefix + "ffn_gate.weight", c.hidden);
     l.gate_up.add(file, prefix + "ffn_up.weight", c.hidden);
-    l.down = quantised_matrix(c.hidden);
     l.down.add(file, prefix + "ffn_down.weight", c.width);
     return l;
   }
 
   model_config config_;
+  huge_pages pages_;
+  std::pmr::monotonic_buffer_resource memory_{std::size_t(64) << 20, &pages_};
   quantised_matrix embedding_, output_;
   Eigen::RowVectorXf output_norm_;
   std::vector<layer> layers_;
@@ -255,6 +258,10 @@ class session {
       normalise(x_, layer.attention_norm, normed_);
       project(normed_, layer.qkv, qkv_);
       attend(l, n);
+      if (l + 1 == c.layers && n > 1 && !look_) {  // behind the last keys and values only the last token is of use
+        heads_ = heads_.bottomRows(1).eval();
+        x_ = x_.bottomRows(1).eval();
+      }
       project(heads_, layer.out, projected_);
       if (look_) {
         const heed::tensor_view<const float> q = heads_of(qkv_, 0, c.heads), k = heads_of(qkv_, c.query_cols(), c.kv_heads),
