@@ -150,7 +150,7 @@ class heatmap_page {
     detail::check_labels("heatmap_page::add", values.rows(), values.cols(), row_labels_.size(), col_labels_.size());
 
     const summary of_map = summarise(values);
-    packed_map packed = pack(values, of_map.max);
+    packed_map packed = pack(values, of_map);
     maps_.push_back("{\"layer\":" + std::to_string(layer) + ",\"head\":" + std::to_string(head) +
                     ",\"title\":" + detail::json_text(title) + ",\"max\":" + detail::number_text(of_map.max) +
                     ",\"entropy\":" + (of_map.whole_rows > 0 ? detail::number_text(of_map.entropy) : "null") + ",\"band\":[" +
@@ -240,13 +240,14 @@ class heatmap_page {
   /// `data`: row by row how many codes are kept, then each with the step from the column before it. `rest`, where rows are shortened:
   /// of the codes left out in each block of `block` x `block` cells the largest, as a byte. It is a bound: the square of that byte
   /// over 255 is at least the code's share of the largest one.
-  packed_map pack(const rows<double>& values, double max) const {
+  packed_map pack(const rows<double>& values, const summary& of_map) const {
     constexpr index blocks_a_side = 64;
     const bool shortened = options_.keep_per_row > 0 && values.cols() > options_.keep_per_row;
     const index keep = shortened ? options_.keep_per_row : values.cols(), longest = (std::max)(values.rows(), values.cols());
     const index block = (longest + blocks_a_side - 1) / blocks_a_side, across = shortened ? (values.cols() + block - 1) / block : 0;
-    std::vector<unsigned char> bytes,
-        rest(static_cast<std::size_t>(across * ((values.rows() + block - 1) / (std::max)(block, index(1)))));
+    std::vector<unsigned char> bytes;
+    std::vector<std::uint32_t> most_left_out(
+        static_cast<std::size_t>(across * ((values.rows() + block - 1) / (std::max)(block, index(1)))));
 
     // Code and column as one number: the largest codes first, the first columns among equals. A cell that is no weight outdoes every
     // weight, so that none is hidden.
@@ -255,8 +256,8 @@ class heatmap_page {
     std::vector<std::uint32_t> cells;
     for (index r = 0; r < values.rows(); ++r) {
       cells.clear();
-      for (index c = 0; c < values.cols(); ++c)
-        if (const unsigned code = code_of(values(r, c), max))
+      for (index c = (std::max)(index(0), r + of_map.lowest); c < (std::min)(values.cols(), r + of_map.highest + 1); ++c)
+        if (const unsigned code = code_of(values(r, c), of_map.max))
           cells.push_back(code << 16 | (last_column - static_cast<std::uint32_t>(c)));
       const std::size_t count = (std::min)(cells.size(), static_cast<std::size_t>(keep));
       const auto left_out = cells.begin() + static_cast<std::ptrdiff_t>(count);
@@ -270,11 +271,14 @@ class heatmap_page {
         before = column_of(cells[i]);
       }
       for (auto cell = left_out; cell != cells.end(); ++cell) {
-        unsigned char& bound = rest[static_cast<std::size_t>(r / block * across + static_cast<index>(column_of(*cell)) / block)];
-        const double share = (std::min)(1.0, double(*cell >> 16) / full);
-        bound = (std::max)(bound, static_cast<unsigned char>(std::ceil(255 * std::sqrt(share))));
+        std::uint32_t& most =
+            most_left_out[static_cast<std::size_t>(r / block * across + static_cast<index>(column_of(*cell)) / block)];
+        most = (std::max)(most, *cell >> 16);
       }
     }
+    std::vector<unsigned char> rest;
+    for (const std::uint32_t code : most_left_out)
+      rest.push_back(static_cast<unsigned char>(std::ceil(255 * std::sqrt((std::min)(1.0, double(code) / full)))));
     return {shortened ? keep : 0, block, "{\"rest\":\"" + detail::base64(rest) + "\",\"data\":\"" + detail::base64(bytes) + "\"}"};
   }
 
