@@ -35,8 +35,7 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 /// Whether this CPU multiplies pairs of bfloat16 (AVX512-BF16).
 inline bool has_bf16_pairs() {
 #if HEED_X86
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return heed::best_isa() == heed::isa::avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5) != 0;
+  return heed::detail::cpu().avx512_bf16;
 #else
   return false;
 #endif
@@ -73,7 +72,8 @@ burst fma_burst(heed::isa target) {
   constexpr double each = 2 * d::baseline::burst_vectors;
   switch (d::resolve(target)) {
 #if HEED_X86
-    case heed::isa::avx512: {
+    case heed::isa::avx512:
+    case heed::isa::avx512_bf16: {
       using V = std::conditional_t<wide, d::avx512::f64, d::avx512::f32>;
       return {d::avx512::multiply_add_burst<V>, each * V::lanes};
     }
@@ -129,7 +129,7 @@ inline double read_bandwidth(const void* data, std::size_t bytes, int threads) {
              d::baseline::read_burst<d::baseline::f32>};
 #if HEED_X86
   if (heed::best_isa() == heed::isa::avx2) each.read = d::avx2::read_burst<d::avx2::f32>;
-  if (heed::best_isa() == heed::isa::avx512) each.read = d::avx512::read_burst<d::avx512::f32>;
+  if (heed::best_isa() >= heed::isa::avx512) each.read = d::avx512::read_burst<d::avx512::f32>;
 #endif
   const auto work = [](void* context, int worker) {
     const share& mine = *static_cast<share*>(context);

@@ -3,6 +3,9 @@
 #include <heed/streaming.hpp>
 #include <heed/weights.hpp>
 
+#include <algorithm>
+#include <string>
+
 #include "support/example.hpp"
 #include "support/refusal.hpp"
 
@@ -51,6 +54,25 @@ TEST_CASE("options left alone mean plain attention") {
   CHECK(options.target == heed::isa::automatic);
   CHECK(options.threads == 1);
   CHECK(options.executor == nullptr);
+}
+
+TEST_CASE("instruction sets have their names, and one that this CPU lacks is refused by both") {
+  const std::vector<heed::isa> available = heed::available_isas();
+  const auto has = [&](heed::isa target) { return std::find(available.begin(), available.end(), target) != available.end(); };
+  CHECK(std::string(heed::name(heed::isa::automatic)) == "automatic");
+  CHECK(std::string(heed::name(heed::isa::baseline)) == "baseline");
+  CHECK(std::string(heed::name(heed::isa::avx2)) == "avx2");
+  CHECK(std::string(heed::name(heed::isa::avx512)) == "avx512");
+  CHECK(std::string(heed::name(heed::isa::avx512_bf16)) == "avx512_bf16");
+  CHECK(has(heed::isa::baseline));
+  CHECK(has(heed::best_isa()));
+  for (const heed::isa target : {heed::isa::avx2, heed::isa::avx512, heed::isa::avx512_bf16}) {
+    const testing::example<Eigen::bfloat16> e(3, 5, 4, 4);
+    heed::attention_options options;
+    options.target = target;
+    const auto call = [&] { heed::attention(e.query, e.key, e.value, options); };
+    has(target) ? call() : testing::check_refused(call, {heed::name(target), heed::name(heed::best_isa())});
+  }
 }
 
 TEST_CASE("with as many queries as keys both causal alignments are one") {

@@ -26,6 +26,27 @@ HEED_BEGIN_AVX512
 #include "simd_operations.inc"
 HEED_END_REGION
 #endif
+#if HEED_X86_BF16
+HEED_BEGIN_AVX512_BF16
+/// The pairs of sixteen numbers each, made of bfloat16 as they are and of floats by rounding, masked by bools, and c plus their
+/// product with others.
+inline void apply_of(const bfloat16_bits* a, const bfloat16_bits* b, bf16_pair* out) noexcept {
+  bf16_pairs::of(f32::load(a), f32::load(b)).store(out);
+}
+inline bool apply_round(const float* a, const float* b, bf16_pair* out) noexcept {
+  const bf16_pairs pairs = bf16_pairs::round(f32::load(a), f32::load(b));
+  pairs.store(out);
+  return pairs.all_finite();
+}
+inline void apply_only(const bf16_pair* pairs, const bool* first, const bool* second, bf16_pair* out) noexcept {
+  bf16_pairs::load(pairs).only(f32::load_mask(first, 16), f32::load_mask(second, 16)).store(out);
+}
+inline void apply_fma(const bf16_pair* one, const bf16_pair* pairs, const float* c, float* out) noexcept {
+  fma(bf16_pairs::broadcast(one), bf16_pairs::load(pairs), f32::load(c)).store(out);
+}
+inline void apply_partial(const bfloat16_bits* from, size n, bf16_pair* out) noexcept { bf16_pairs::load(from, n).store(out); }
+HEED_END_REGION
+#endif
 HEED_NAMESPACE_END
 
 namespace {
@@ -335,3 +356,64 @@ TEMPLATE_TEST_CASE("softcap is cap tanh(x / cap) for arguments of any size", "[s
   CHECK(apply_one<TestType>(softcap, -limits::infinity(), S(2)) == -2);
   CHECK(std::isnan(apply_one<TestType>(softcap, limits::quiet_NaN(), S(2))));
 }
+
+#if HEED_X86_BF16
+TEST_CASE("Pairs of bfloat16 are made, rounded, masked and multiplied as their numbers are", "[simd]") {
+  namespace bf16 = heed::detail::avx512_bf16;
+  if (!heed::detail::cpu().avx512_bf16) return;
+  const auto bits = [](float x) { return Eigen::numext::bit_cast<std::uint16_t>(Eigen::bfloat16(x)); };
+  const auto value = [](bfloat16_bits x) { return static_cast<float>(Eigen::numext::bit_cast<Eigen::bfloat16>(x.bits)); };
+
+  std::mt19937 random(5);
+  bf16::bf16_pair pairs[16];
+  float a[16], b[16];
+  for (int repeat = 0; repeat < 2000; ++repeat) {
+    for (int i = 0; i < 16; ++i)
+      for (float* const x : {&a[i], &b[i]}) {
+        const std::uint32_t some = (std::uint32_t(random()) & 0x807fffff) | std::uint32_t(1 + random() % 254) << 23;  // normal numbers
+        std::memcpy(x, &some, 4);
+      }
+    a[0] = 1 + 0x1p-8f, b[0] = 1 + 0x3p-8f;  // ties
+    bool finite = bf16::apply_round(a, b, pairs), good = true, overflow = false;
+    for (int i = 0; i < 16; ++i) {
+      good = good && pairs[i].first.bits == bits(a[i]) && pairs[i].second.bits == bits(b[i]);
+      overflow = overflow || std::isinf(value(pairs[i].first)) || std::isinf(value(pairs[i].second));
+    }
+    REQUIRE(good);
+    REQUIRE(finite == !overflow);
+  }
+  for (float* const x : {&a[3], &b[15]})
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      for (int i = 0; i < 16; ++i) a[i] = b[i] = float(i);
+      *x = bad;
+      CHECK(!bf16::apply_round(a, b, pairs));
+    }
+
+  bfloat16_bits first[32], second[16];
+  bool keep_first[16], keep_second[16];
+  for (int i = 0; i < 16; ++i) {
+    first[i].bits = bits(float(i + 1)), second[i].bits = bits(float(-2 * i)), first[16 + i].bits = bits(7);
+    keep_first[i] = i % 3 != 1, keep_second[i] = i % 2 == 0;
+    a[i] = float(100 * i);
+  }
+  bf16::apply_of(first, second, pairs);
+  bf16::bf16_pair kept[16];
+  bf16::apply_only(pairs, keep_first, keep_second, kept);
+  const bf16::bf16_pair one{{bits(3)}, {bits(-5)}};
+  bf16::apply_fma(&one, pairs, a, b);
+  for (int i = 0; i < 16; ++i) {
+    CHECK(value(pairs[i].first) == float(i + 1));
+    CHECK(value(pairs[i].second) == float(-2 * i));
+    CHECK(value(kept[i].first) == (keep_first[i] ? float(i + 1) : 0.0f));
+    CHECK(value(kept[i].second) == (keep_second[i] ? float(-2 * i) : 0.0f));
+    CHECK(b[i] == a[i] + 3 * float(i + 1) + 5 * float(2 * i));
+  }
+  for (size n = 0; n <= 32; ++n) {
+    bf16::apply_partial(first, n, pairs);
+    for (size i = 0; i < 32; ++i) {
+      const bfloat16_bits got = i % 2 ? pairs[i / 2].second : pairs[i / 2].first;
+      CHECK(got.bits == (i < n ? first[i].bits : 0));
+    }
+  }
+}
+#endif

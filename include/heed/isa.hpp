@@ -8,25 +8,42 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// The instruction set a call's kernels are compiled for; `automatic` is the best one this CPU has. `baseline` is what every CPU of the
-/// architecture has: SSE2 on x86-64, NEON on AArch64.
-enum class isa : unsigned char { automatic, baseline, avx2, avx512 };
+/// The instruction set a call's kernels are compiled for; `automatic` is the best one this CPU has. `baseline` is what every CPU of
+/// the architecture has: SSE2 on x86-64, NEON on AArch64. `avx512_bf16` is avx512 except that attention of Eigen::bfloat16 multiplies
+/// in pairs (AVX512-BF16), for which it rounds the weights to bfloat16.
+enum class isa : unsigned char { automatic, baseline, avx2, avx512, avx512_bf16 };
 
-/// "automatic", "baseline", "avx2" or "avx512".
+/// "automatic", "baseline", "avx2", "avx512" or "avx512_bf16".
 constexpr const char* name(isa target) {
-  return target == isa::avx512 ? "avx512" : target == isa::avx2 ? "avx2" : target == isa::baseline ? "baseline" : "automatic";
+  switch (target) {
+    case isa::baseline:
+      return "baseline";
+    case isa::avx2:
+      return "avx2";
+    case isa::avx512:
+      return "avx512";
+    case isa::avx512_bf16:
+      return "avx512_bf16";
+    default:
+      return "automatic";
+  }
 }
 
-/// The instruction sets that this CPU and operating system have kernels for, the best last.
+/// The instruction sets that this CPU and operating system have kernels for, the widest last.
 inline std::vector<isa> available_isas() {
   std::vector<isa> available{isa::baseline};
   if (detail::cpu().avx2) available.push_back(isa::avx2);
   if (detail::cpu().avx512) available.push_back(isa::avx512);
+  if (detail::cpu().avx512_bf16) available.push_back(isa::avx512_bf16);
   return available;
 }
 
-/// What `automatic` stands for on this CPU unless set_target has said otherwise.
-inline isa best_isa() { return detail::cpu().avx512 ? isa::avx512 : detail::cpu().avx2 ? isa::avx2 : isa::baseline; }
+/// What `automatic` stands for on this CPU unless set_target has said otherwise. It is avx512_bf16 only where pairs multiply at the
+/// rate of floats.
+inline isa best_isa() {
+  const detail::cpu_features& cpu = detail::cpu();
+  return cpu.fast_bf16 ? isa::avx512_bf16 : cpu.avx512 ? isa::avx512 : cpu.avx2 ? isa::avx2 : isa::baseline;
+}
 
 namespace detail {
 inline std::atomic<isa>& target_slot() {
@@ -38,7 +55,8 @@ inline std::atomic<isa>& target_slot() {
 inline isa resolve(isa target) {
   if (target == isa::automatic) target = target_slot().load(std::memory_order_relaxed);
   if (target == isa::automatic) return best_isa();
-  if (target > best_isa()) fail_with("heed: target ", name(target), " is not available: the best that this CPU has is ", name(best_isa()));
+  if (target > best_isa() && !(target == isa::avx512_bf16 && cpu().avx512_bf16))
+    fail_with("heed: target ", name(target), " is not available: the best that this CPU has is ", name(best_isa()));
   return target;
 }
 }  // namespace detail

@@ -254,7 +254,7 @@ int main(int argc, char** argv) {
   if (argc > 1) expect(available == std::vector<std::string>(argv + 1, argv + argc), "the instruction sets of this CPU are others");
 
   const heed::rows<float> x = heed::rows<float>::Ones(2, 4);
-  for (const heed::isa target : {heed::isa::avx512, heed::isa::avx2}) {
+  for (const heed::isa target : {heed::isa::avx512_bf16, heed::isa::avx512, heed::isa::avx2}) {
     if (std::find(available.begin(), available.end(), heed::name(target)) != available.end()) continue;
     heed::attention_options options;
     options.target = target;

@@ -27,7 +27,8 @@ decode_kernel<Query, Stored, Acc> select_decode(isa target) {
   constexpr bool wide = std::is_same<Acc, double>::value;
   switch (resolve(target)) {
 #if HEED_X86
-    case isa::avx512: {
+    case isa::avx512:
+    case isa::avx512_bf16: {
       using V = std::conditional_t<wide, avx512::f64, avx512::f32>;
       return {avx512::load_block<V, Query>, avx512::decode<V, Stored>};
     }

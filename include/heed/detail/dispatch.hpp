@@ -73,6 +73,12 @@ forward_kernel<In, Stored, Acc> select_forward(isa target) {
   constexpr bool wide = std::is_same<Acc, double>::value;
   switch (resolve(target)) {
 #if HEED_X86
+    case isa::avx512_bf16:
+#if HEED_X86_BF16
+      if constexpr (std::is_same<In, bfloat16_bits>::value && std::is_same<Stored, bfloat16_bits>::value)
+        return {avx512_bf16::forward<avx512::f32, In, Stored>, avx512::forward_width<avx512::f32>};
+#endif
+      [[fallthrough]];
     case isa::avx512: {
       using V = std::conditional_t<wide, avx512::f64, avx512::f32>;
       return {avx512::forward<V, In, Stored>, avx512::forward_width<V>};

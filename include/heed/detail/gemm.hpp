@@ -33,7 +33,8 @@ gemm_kernel<In> select_gemm(isa target) {
   constexpr bool wide = std::is_same<In, double>::value;
   switch (resolve(target)) {
 #if HEED_X86
-    case isa::avx512: {
+    case isa::avx512:
+    case isa::avx512_bf16: {
       using V = std::conditional_t<wide, avx512::f64, avx512::f32>;
       return {avx512::gemm<V, In>, avx512::gemm_few<V, In>, V::lanes * V::tile_vectors};
     }

@@ -8,7 +8,7 @@
 // (or one for each set) say, at namespace scope behind #include <heed/heed.hpp>,
 //   HEED_DEFINE_KERNELS(baseline)
 //   HEED_DEFINE_KERNELS(avx2)
-//   HEED_DEFINE_KERNELS(avx512)
+//   HEED_DEFINE_KERNELS(avx512)       (and the one kernel of avx512_bf16)
 // All with the same compiler flags; other flags are another ABI namespace, and the linker says what is missing.
 
 #define HEED_FORWARD_KERNELS(keyword, set, In)                                                                                      \
@@ -23,6 +23,17 @@
 
 #define HEED_DECODE_KERNELS(keyword, set, V, Stored, Acc) \
   keyword template void set::decode<set::V, Stored>(const decode_params<Stored, Acc>&) noexcept;
+
+// What a set has besides.
+#define HEED_OTHER_KERNELS_baseline(keyword)
+#define HEED_OTHER_KERNELS_avx2(keyword)
+#if HEED_X86_BF16
+#define HEED_OTHER_KERNELS_avx512(keyword)                                      \
+  keyword template void avx512_bf16::forward<avx512::f32, bfloat16_bits, bfloat16_bits>( \
+      const forward_params<bfloat16_bits, bfloat16_bits, float>&) noexcept;
+#else
+#define HEED_OTHER_KERNELS_avx512(keyword)
+#endif
 
 #define HEED_KERNELS(keyword, set)                                                                              \
   namespace heed {                                                                                              \
@@ -41,6 +52,7 @@
   HEED_PRODUCT_KERNELS(keyword, set, f32, bfloat16_bits)                                                        \
   HEED_PRODUCT_KERNELS(keyword, set, f32, half_bits)                                                            \
   HEED_PRODUCT_KERNELS(keyword, set, f64, double)                                                               \
+  HEED_OTHER_KERNELS_##set(keyword)                                                                             \
   }                                                                                                             \
   }                                                                                                             \
   }

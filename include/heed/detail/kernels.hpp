@@ -6,6 +6,7 @@
 #include <heed/detail/score.hpp>
 #include <heed/detail/simd/avx2.hpp>
 #include <heed/detail/simd/avx512.hpp>
+#include <heed/detail/simd/avx512_bf16.hpp>
 #include <heed/detail/simd/neon.hpp>
 #include <heed/detail/simd/portable.hpp>
 #include <heed/detail/simd/sse2.hpp>
@@ -46,6 +47,12 @@ HEED_BEGIN_AVX512
 
 #include <heed/detail/kernel/decode.inc>
 #include <heed/detail/kernel/gemm.inc>
+HEED_END_REGION
+#endif
+
+#if HEED_X86_BF16
+HEED_BEGIN_AVX512_BF16
+#include <heed/detail/kernel/pair_form.inc>
 HEED_END_REGION
 #endif
 

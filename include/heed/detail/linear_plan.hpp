@@ -29,7 +29,8 @@ linear_kernel<In, Acc> select_linear(isa target) {
   constexpr bool wide = std::is_same<Acc, double>::value;
   switch (resolve(target)) {
 #if HEED_X86
-    case isa::avx512: {
+    case isa::avx512:
+    case isa::avx512_bf16: {
       using V = std::conditional_t<wide, avx512::f64, avx512::f32>;
       return {avx512::linear<V, In>, V::tile_rows};
     }

@@ -10,6 +10,12 @@
 #else
 #define HEED_X86 0
 #endif
+// The first compilers that know AVX512-BF16 are g++ 10 and clang++ 9.
+#if HEED_X86 && (defined(__clang__) || __GNUC__ >= 10)
+#define HEED_X86_BF16 1
+#else
+#define HEED_X86_BF16 0
+#endif
 #if defined(__aarch64__) && !defined(HEED_PORTABLE)
 #define HEED_NEON 1
 #include <arm_neon.h>
@@ -55,6 +61,8 @@
 #define HEED_TARGET_AVX2 _Pragma("clang attribute push(__attribute__((target(\"avx2,fma,f16c\"))), apply_to = function)")
 #define HEED_TARGET_AVX512 \
   _Pragma("clang attribute push(__attribute__((target(\"avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c\"))), apply_to = function)")
+#define HEED_TARGET_AVX512_BF16                                                                                                        \
+  _Pragma("clang attribute push(__attribute__((target(\"avx512bf16,avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c\"))), apply_to = function)")
 #define HEED_TARGET_BASELINE _Pragma("clang attribute push")
 #define HEED_TARGET_POP _Pragma("clang attribute pop")
 #else
@@ -64,6 +72,7 @@
       _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")
 #define HEED_TARGET_AVX2 HEED_GCC_TARGET_PUSH _Pragma("GCC target(\"avx2,fma,f16c\")")
 #define HEED_TARGET_AVX512 HEED_GCC_TARGET_PUSH _Pragma("GCC target(\"avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c\")")
+#define HEED_TARGET_AVX512_BF16 HEED_GCC_TARGET_PUSH _Pragma("GCC target(\"avx512bf16,avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c\")")
 #define HEED_TARGET_BASELINE HEED_GCC_TARGET_PUSH
 #define HEED_TARGET_POP _Pragma("GCC diagnostic pop") _Pragma("GCC pop_options")
 #endif
@@ -71,6 +80,7 @@
 #define HEED_BEGIN_BASELINE HEED_TARGET_BASELINE namespace detail { namespace baseline {
 #define HEED_BEGIN_AVX2 HEED_TARGET_AVX2 namespace detail { namespace avx2 {
 #define HEED_BEGIN_AVX512 HEED_TARGET_AVX512 namespace detail { namespace avx512 {
+#define HEED_BEGIN_AVX512_BF16 HEED_TARGET_AVX512_BF16 namespace detail { namespace avx512_bf16 {
 #define HEED_END_REGION } } HEED_TARGET_POP
 
 // Unrolls a loop whose constant trip count is at most 16; the inner loop of a register tile by 4, so that its end is foreseen.
