@@ -57,7 +57,7 @@ button:hover { border-color: var(--accent); }
 bdi { font-weight: 600; white-space: pre-wrap; }
 .hint { margin: 8px 0 0; font-size: .8rem; color: var(--soft); }
 kbd { border: 1px solid var(--line); border-radius: 4px; padding: 0 4px; font: inherit; }
-.lists { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 16px; }
+.lists { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(190px, 100%), 1fr)); gap: 16px; }
 ol { list-style: none; margin: 0; padding: 0; font-size: .88rem; }
 ol button { position: relative; display: flex; width: 100%; align-items: baseline; gap: 8px; border: 0; padding: 2px 6px; background: none;
             text-align: left; }
