@@ -66,7 +66,7 @@ class Pages(unittest.TestCase):
         self.assertLess(weak + 30, none)
         self.assertGreater(none, 250)
         self.assertEqual(picture(*places["masked"]), (241, 239, 243))
-        self.assertEqual(self.browser.text("#masked"), "masked: exactly 0")
+        self.assertEqual(self.browser.text("#masked"), "exactly 0, as behind a mask")
         self.browser.run("document.getElementById('layer').focus()")
         self.browser.press("ArrowDown")
         self.assertEqual(self.browser.text("#which"), "layer 1, head 0 entropy 0.51 nats")  # 10 of 11 whole rows at H(3/4, 1/4)
@@ -123,6 +123,12 @@ class Pages(unittest.TestCase):
         self.assertAlmostEqual(self.browser.run("return view.w"), N * 0.8 ** 3)
         self.browser.press("0")
         self.assertEqual(self.browser.run("return [view.h, view.w]"), [N, N])
+        self.browser.press("n")  # the next head, at the same cell
+        self.assertIn("layer 0, head 1", self.browser.text("#which"))
+        self.assertEqual(self.browser.text("#pair"), "line↵end (query 11) → Alice (key 0): 0")
+        self.assertEqual(self.browser.text("#to").split(), ["hér", "10", "1.0000"])
+        self.browser.press("n", "n", "p", "p", "p", "p")  # into the next layer and back; the first one holds
+        self.assertIn("layer 0, head 0", self.browser.text("#which"))
         self.browser.press("Escape")
         self.assertEqual(self.browser.text("#pair"), "Point at a cell to read its pair.")
         self.assertEqual(self.browser.text("#lists"), "")

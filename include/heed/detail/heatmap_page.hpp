@@ -92,11 +92,11 @@ inline constexpr const char* heatmap_body = R"html(
       <button id="out" aria-label="Zoom out">&minus;</button><button id="in" aria-label="Zoom in">+</button><button id="all">Whole map</button>
     </div>
     <div class="bar legend"><span>weight 0</span><canvas id="ramp" class="ramp" width="120" height="10" aria-hidden="true"></canvas><span
-      id="max"></span><span id="masked"><i class="swatch"></i>masked: exactly 0</span></div>
+      id="max"></span><span id="masked"><i class="swatch"></i>exactly 0, as behind a mask</span></div>
     <canvas id="map" tabindex="0" role="application" aria-roledescription="heat map" aria-describedby="keys"></canvas>
     <p class="hint" id="keys">Arrow keys move from cell to cell, <kbd>Home</kbd> and <kbd>End</kbd> along the row, <kbd>Page Up</kbd> and
-      <kbd>Page Down</kbd> ten rows; <kbd>Enter</kbd> chooses the row's token, <kbd>+</kbd> <kbd>&minus;</kbd> <kbd>0</kbd> zoom, <kbd>Esc</kbd>
-      lets go. With the mouse: hover, click, drag to move, <kbd>Ctrl</kbd> and the wheel to zoom.</p>
+      <kbd>Page Down</kbd> ten rows; <kbd>Enter</kbd> chooses the row's token, <kbd>+</kbd> <kbd>&minus;</kbd> <kbd>0</kbd> zoom,
+      <span id="head-keys"><kbd>n</kbd> and <kbd>p</kbd> go to the next and the previous head, </span><kbd>Esc</kbd> lets go. With the mouse: hover, click, drag to move, <kbd>Ctrl</kbd> and the wheel to zoom.</p>
   </section>
   <aside>
     <section class="panel" aria-label="The pair under the pointer"><p id="pair" role="status" aria-live="polite"></p>
@@ -567,7 +567,7 @@ canvas.addEventListener('keydown', event => {
     ArrowLeft: () => go(from.r, from.c - start), ArrowRight: () => go(from.r, from.c + start),
     Home: () => go(from.r, 0), End: () => go(from.r, C - 1), PageUp: () => go(from.r - 10, from.c), PageDown: () => go(from.r + 10, from.c),
     Enter: () => { chooseRow(from.r); if (!same) chooseColumn(from.c); }, '+': () => zoom(0.8), '=': () => zoom(0.8), '-': () => zoom(1.25),
-    '0': showAll,
+    '0': showAll, n: () => pickNext(1), p: () => pickNext(-1),
   };
   if (keys[event.key]) {
     event.preventDefault();
@@ -639,6 +639,8 @@ function pick(m) {
   if (m.layer === map.layer) showMap(m); else showLayer(m.layer, m);
 }
 
+const pickNext = step => pick(data.maps[Math.max(0, Math.min(data.maps.length - 1, data.maps.indexOf(map) + step))]);
+
 // A column a layer, a row a head.
 const mostEntropy = data.maps.reduce((most, m) => Math.max(most, m.entropy || 0), 0);
 function writeGrid() {
@@ -681,6 +683,7 @@ get('layer').onchange = () => {
 };
 get('picker').hidden = data.maps.length < 2;
 get('overview').hidden = layers.length < 2;
+get('head-keys').hidden = data.maps.length < 2;
 get('entropy-max').textContent = `${mostEntropy.toFixed(2)} nats`;
 document.querySelectorAll('input[name=tint]').forEach(input => { input.parentElement.hidden = !same; });
 get('title').textContent = document.title = data.title;
