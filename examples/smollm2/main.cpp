@@ -207,7 +207,11 @@ int main(int argc, char** argv) {
   options.flag("--bench", "measures reading and writing, with one thread and more, up to --threads", s.bench);
   if (const auto status = options.parse(argc, argv)) return *status;
   try {
-    return s.bench ? bench(s) : chat(s);
+    if (s.bench && !(s.question.empty() && s.attention.empty()))
+      throw std::runtime_error("--bench takes neither a QUESTION nor --attention");
+    const int status = s.bench ? bench(s) : chat(s);
+    if (!std::cout.flush()) throw std::runtime_error("standard output takes no more");
+    return status;
   } catch (const std::exception& error) {
     std::cerr << "chat: " << support::printable(error.what()) << "\n";
     return 1;
