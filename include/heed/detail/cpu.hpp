@@ -1,6 +1,7 @@
 #pragma once
 
 #include <heed/detail/simd/region.hpp>
+#include <heed/types.hpp>
 
 #if HEED_X86
 #include <cpuid.h>
@@ -16,6 +17,16 @@ struct cpu_features {
   bool avx512_bf16 = false;  // the above and AVX512-BF16
   bool fast_bf16 = false;    // the above, and vdpbf16ps runs as often as an fma of floats
 };
+
+/// Bytes of a core's second-level cache; 512 KiB where the CPU does not say.
+inline index detect_level2_cache() {
+  index kib = 512;
+#if HEED_X86
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(0x80000006u, &a, &b, &c, &d) && c >> 16 != 0) kib = static_cast<index>(c >> 16);
+#endif
+  return kib * 1024;
+}
 
 inline cpu_features detect_cpu() {
   cpu_features features;
@@ -47,6 +58,11 @@ inline cpu_features detect_cpu() {
 inline const cpu_features& cpu() {
   static const cpu_features features = detect_cpu();
   return features;
+}
+
+inline index level2_cache() {
+  static const index bytes = detect_level2_cache();
+  return bytes;
 }
 
 }  // namespace detail

@@ -57,17 +57,17 @@ struct block_mask_params {
 template <typename Acc>
 struct score_params {
   Acc scale = 1;
-  Acc softcap = 0;              // 0: off
-  const Acc* bias = nullptr;    // bias[i * bias_row + j * bias_col]; -inf masks
+  Acc softcap = 0;            // 0: off
+  const Acc* bias = nullptr;  // bias[i * bias_row + j * bias_col]; -inf masks
   size bias_row = 0, bias_col = 0;
-  Acc alibi_slope = 0;          // adds -slope * |i + alibi_offset - j|
+  Acc alibi_slope = 0;  // adds -slope * |i + alibi_offset - j|
   size alibi_offset = 0;
-  block_hook<Acc> score_hook;   // the user's score function; a score it makes -inf is masked
-  detail::band band;            // masks, composed by AND
-  const bool* keep = nullptr;   // keep[i * keep_row + j * keep_col]; true: attend
+  block_hook<Acc> score_hook;  // the user's score function; a score it makes -inf is masked
+  detail::band band;           // masks, composed by AND
+  const bool* keep = nullptr;  // keep[i * keep_row + j * keep_col]; true: attend
   size keep_row = 0, keep_col = 0;
   block_mask_params blocks;
-  block_hook<Acc> mask_hook;    // the user's mask: makes hidden scores -inf
+  block_hook<Acc> mask_hook;  // the user's mask: makes hidden scores -inf
   bool has_sink = false;
   Acc sink = 0;                 // joins the denominator, has no value
   block_hook<Acc> weight_hook;  // dropout: changes exp(s - max) after it has been summed
@@ -78,8 +78,8 @@ struct score_params {
 template <typename Stored>
 struct row_source {
   const Stored* data = nullptr;
-  size row = 0, col = 1;          // strides, in elements
-  const size* pages = nullptr;    // row j is row j % page_rows of page pages[j / page_rows]; null: rows lie one `row` apart
+  size row = 0, col = 1;        // strides, in elements
+  const size* pages = nullptr;  // row j is row j % page_rows of page pages[j / page_rows]; null: rows lie one `row` apart
   size page_rows = 1, page_stride = 0;
   const float* scales = nullptr;  // the factor of each row; null: 1
   size scale_row = 0, scale_page_stride = 0;
@@ -108,21 +108,24 @@ constexpr size forward_block = 128;
 /// Rows of a copied block are padded to the widest vector of any instruction set.
 constexpr size padded_row(size n) { return (n + 15) / 16 * 16; }
 
-/// How many blocks of `width` queries go through the keys together. Keys and values that stay in the second-level cache are as near for the
-/// next block of queries as the queries would be; others, and those that must be copied, are shared by as many as keep it half free.
+/// How many blocks of `width` queries go through the keys together. Keys and values that stay in the second-level cache are as near
+/// for the next block of queries as the queries would be; others, and those that must be copied, are shared by as many as keep some of
+/// it free. `level2` is its size in bytes.
 constexpr size forward_group_limit = 8;
-constexpr size forward_group(size width, size element, size d_k, size d_v, size n_kv, bool copies) {
-  constexpr size near = size(1) << 20, shared = size(320) << 10;  // bytes
-  if (!copies && n_kv * (d_k + d_v) * element <= near) return 1;
+constexpr size forward_group(size width, size element, size d_k, size d_v, size n_kv, bool copies, size level2) {
+  constexpr size shared = size(320) << 10;  // bytes
+  if (!copies && n_kv * (d_k + d_v) * element <= level2 / 2) return 1;
   const size group = shared / (width * (padded_row(d_k) + padded_row(d_v)) * element);
   return group < 1 ? 1 : group > forward_group_limit ? forward_group_limit : group;
 }
 
-/// Elements of scratch that a call with blocks of `width` queries needs: packed queries and sums of values of each block that goes together, the
-/// scores, which pairs are seen (bytes, no more than one element a pair), and copies of a block of keys and of values.
+/// Elements of scratch that a call with blocks of `width` queries needs: packed queries and sums of values of each block that goes
+/// together, the scores, which pairs are seen (bytes, no more than one element a pair), a part of the sums, and copies of a block of
+/// keys and of values.
 constexpr size forward_scratch(size width, size group, size d_k, size d_v, size n_kv, bool copies) {
   const size block = n_kv < forward_block ? n_kv : forward_block;
-  return width * (group * (padded_row(d_k) + padded_row(d_v)) + 2 * block) + (copies ? block * (padded_row(d_k) + padded_row(d_v)) : 0);
+  return width * (group * (padded_row(d_k) + padded_row(d_v)) + 2 * block + padded_row(d_v)) +
+         (copies ? block * (padded_row(d_k) + padded_row(d_v)) : 0);
 }
 
 }  // namespace detail

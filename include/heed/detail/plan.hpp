@@ -1,5 +1,6 @@
 #pragma once
 
+#include <heed/detail/cpu.hpp>
 #include <heed/detail/decode_plan.hpp>
 #include <heed/detail/dispatch.hpp>
 #include <heed/detail/problem.hpp>
@@ -40,8 +41,8 @@ bool reads_in_place(const stored_tensor<Stored>& rows) {
   return std::is_same<Acc, Stored>::value && rows.elements.col_stride == 1 && !rows.table;
 }
 
-/// Runs a problem on the forward kernel: a task is some blocks of queries of one head. Blocks are cut at the same rows whatever the number of
-/// threads, and each is computed alone, so the result is the same to the bit.
+/// Runs a problem on the forward kernel: a task is some blocks of queries of one head. Blocks are cut at the same rows whatever the
+/// number of threads, and each is computed alone, so the result is the same to the bit.
 template <typename Scalar, typename Stored>
 void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
   using Acc = accumulator_t<Scalar>;
@@ -58,10 +59,12 @@ void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
   const index task_rows = task_units * unit, tasks_per_head = (longest + task_rows - 1) / task_rows;
 
   const bool copies = !reads_in_place<Acc>(p.key) || !reads_in_place<Acc>(p.value);
-  const index group = (std::min)(forward_group(kernel.block_rows, sizeof(Acc), p.query.cols, p.value.cols, p.key.rows, copies),
-                                 (longest + kernel.block_rows - 1) / kernel.block_rows);
+  const index group =
+      (std::min)(forward_group(kernel.block_rows, sizeof(Acc), p.query.cols, p.value.cols, p.key.rows, copies, level2_cache()),
+                 (longest + kernel.block_rows - 1) / kernel.block_rows);
   const index scratch =
-      forward_scratch(kernel.block_rows, (std::max)(group, index(1)), p.query.cols, p.value.cols, p.key.rows, copies) * index(sizeof(Acc));
+      forward_scratch(kernel.block_rows, (std::max)(group, index(1)), p.query.cols, p.value.cols, p.key.rows, copies) *
+      index(sizeof(Acc));
   const index padded = (scratch + 63) / 64 * 64;
   char* const base = static_cast<char*>(memory.reserve(padded * workers));
 
