@@ -3,6 +3,7 @@
 #include "gguf.hpp"
 #include "huge_pages.hpp"
 #include "quantised.hpp"
+#include "share_out.hpp"
 #include "tokenizer.hpp"
 
 #include <heed/kv_cache.hpp>
@@ -154,7 +155,12 @@ struct attention_step {
 class session {
  public:
   session(const model& m, cache_type type, int threads)
-      : model_(m), threads_(threads - 1), pool_(threads_), cos_(0, m.config().head_dim / 2), sin_(0, m.config().head_dim / 2) {
+      : model_(m),
+        threads_(threads - 1),
+        pool_(threads_),
+        cos_(0, m.config().head_dim / 2),
+        sin_(0, m.config().head_dim / 2),
+        scratch_(std::size_t(threads)) {
     for (index i = 0; i < m.config().layers; ++i) caches_.push_back(make_cache(m.config(), type));
     options_.causal = heed::causal::bottom_right;
     options_.executor = &pool_;
@@ -198,8 +204,12 @@ class session {
   static constexpr index chunk = 512;
   /// Up to so many tokens multiply the quantised weights themselves; dequantising costs as much as about three such products.
   static constexpr index few = 3;
-  /// Outputs whose weights are dequantised together: 192 x 1536 floats stay in the second cache level.
-  static constexpr index block = 192;
+  /// Outputs whose weights are dequantised together, by one worker: few enough to stay in the second cache level and to be shared out.
+  static constexpr index block = 96;
+  struct scratch {
+    matrix weights;
+    heed::workspace memory;
+  };
 
   static any_cache make_cache(const model_config& c, cache_type type) {
     if (type == cache_type::float32) return heed::kv_cache<float>(1, c.kv_heads, c.head_dim, c.head_dim);
@@ -222,12 +232,13 @@ class session {
       for (index i = 0; i < x.rows(); ++i) weight.multiply(x.row(i).data(), out.row(i).data(), pool_);
       return;
     }
-    weights_.resize(weight.cols(), block);
-    for (index first = 0; first < weight.rows(); first += block) {
-      const index count = (std::min)(block, weight.rows() - first);
-      weight.dequantise(first, count, weights_.data(), block);
-      heed::project_into(x, weights_.leftCols(count), out.middleCols(first, count), options_, memory_);
-    }
+    share_out(pool_, (weight.rows() + block - 1) / block, [&](index i, int worker) {
+      scratch& own = scratch_[std::size_t(worker)];
+      const index first = i * block, count = (std::min)(block, weight.rows() - first);
+      own.weights.resize(weight.cols(), block);
+      weight.dequantise(first, count, own.weights.data(), block);
+      heed::project_into(x, own.weights.leftCols(count), out.middleCols(first, count), {}, own.memory);
+    });
   }
 
   /// The angles of positions up to `end`.
@@ -315,7 +326,8 @@ class session {
   std::function<void(const attention_step&)> look_;
   matrix cos_, sin_;  // a row a position
   Eigen::Matrix<index, Eigen::Dynamic, 1> positions_;
-  matrix x_, normed_, qkv_, heads_, projected_, gate_up_, hidden_, weights_;
+  matrix x_, normed_, qkv_, heads_, projected_, gate_up_, hidden_;
+  std::vector<scratch> scratch_;  // one a worker
   Eigen::VectorXf logits_;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gguf.hpp"
+#include "share_out.hpp"
 
 #include <heed/executor.hpp>
 #include <heed/types.hpp>
@@ -8,7 +9,6 @@
 #include <Eigen/Core>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,8 +22,6 @@
 #endif
 
 namespace smollm2 {
-
-using heed::index;
 
 // A vector type of g++ and clang++, as wide as those of the machine: wider ones would go through memory.
 #if defined(__AVX512F__)
@@ -97,16 +95,12 @@ class quantised_matrix {
 
   /// y[rows] = W x[cols].
   void multiply(const float* x, float* y, heed::executor& pool) const {
-    product shared(*this, x, y);
-    pool.run(
-        pool.workers(),
-        [](void* context, int) {
-          product& p = *static_cast<product*>(context);
-          const std::size_t n = p.matrix.panels_.size(), portion = 8;
-          for (std::size_t first; (first = p.next.fetch_add(portion, std::memory_order_relaxed)) < n;)
-            for (std::size_t i = first; i < (std::min)(first + portion, n); ++i) p.matrix.multiply_panel(p.matrix.panels_[i], p);
-        },
-        &shared);
+    const product p(*this, x, y);
+    constexpr index portion = 8;  // panels
+    const index n = index(panels_.size());
+    share_out(pool, (n + portion - 1) / portion, [&](index i, int) {
+      for (index j = i * portion; j < (std::min)(n, (i + 1) * portion); ++j) multiply_panel(panels_[std::size_t(j)], p);
+    });
   }
 
   /// Writes rows [first, first + count) as floats in columns: element (column, row - first) to out[column * out_row + row - first].
@@ -137,16 +131,14 @@ class quantised_matrix {
   /// What the workers share while they multiply.
   struct product {
     product(const quantised_matrix& m, const float* from, float* to)
-        : matrix(m), x(from), y(to), shrunk(std::size_t(m.cols_)), sums(std::size_t(m.cols_ / block)) {
+        : x(from), y(to), shrunk(std::size_t(m.cols_)), sums(std::size_t(m.cols_ / block)) {
       for (index c = 0; c < m.cols_; ++c) shrunk[std::size_t(c)] = x[c] * (1.0f / float(1 << place(c)));
       for (index b = 0; b < m.cols_ / block; ++b) sums[std::size_t(b)] = Eigen::Map<const Eigen::ArrayXf>(x + b * block, block).sum();
     }
-    const quantised_matrix& matrix;
     const float* x;
     float* y;
     std::vector<float> shrunk;  // x, each number times 2^-place: what a nibble that is too large by 2^place is multiplied by
     std::vector<float> sums;    // of x over each block: what an offset is multiplied by
-    std::atomic<std::size_t> next{0};
   };
 
   /// Where in its half of a word the nibble of a column lies, in bits. It is not shifted down, that would take time: it is taken as it
