@@ -4,13 +4,13 @@
 #include <heed/heed.hpp>
 
 #include "support/command_line.hpp"
+#include "support/points.hpp"
 #include "support/progress.hpp"
 #include "support/table.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <string>
@@ -25,15 +25,9 @@ namespace {
 using heed::index;
 using matrix = heed::rows<float>;
 using support::bytes;
+using support::point;
 using support::seconds;
 constexpr index d = 64;
-
-/// One measured call, a point of the plot.
-struct point {
-  std::string name;
-  index n = 0;
-  double time = 0, extra_bytes = 0;
-};
 
 struct sequence {
   explicit sequence(index n) : query(matrix::Random(n, d)), key(matrix::Random(n, d)), value(matrix::Random(n, d)) {}
@@ -109,6 +103,7 @@ double compare(index longest, double room, const heed::attention_options& option
   }
   progress.clear();
   table.print(std::cout);
+  if (matrix_bytes(longest) > room) std::cout << "\nA matrix of more than " << bytes(room) << " does not fit: see --memory.\n";
   return difference;
 }
 
@@ -149,23 +144,13 @@ double long_context(index n, heed::attention_options options, std::vector<point>
   return error;
 }
 
-/// The form that bench/plot.py draws.
-bool write_json(const std::string& path, const std::vector<point>& points) {
-  std::ofstream file(path);
-  file << "{\"benchmarks\": [";
-  for (std::size_t p = 0; p < points.size(); ++p)
-    file << (p == 0 ? "\n" : ",\n") << "  {\"name\": \"" << points[p].name << "/n:" << points[p].n
-         << "\", \"real_time\": " << points[p].time << ", \"time_unit\": \"s\", \"extra_bytes\": " << points[p].extra_bytes << "}";
-  file << "\n]}\n";
-  return bool(file.flush());
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   using heed::index;  // not the one of <strings.h>
   bool quick = false;
-  std::string json, gib = "6", threads = "1";
+  std::string json;
+  int gib = 6, threads = 1;
   support::command_line command("03_what_n2_costs",
                                 "time and memory of naive and fused attention over n, and a context of 131,072 tokens");
   command.flag("--quick", "up to n = 2048, and a context of 8192", quick);
@@ -174,12 +159,8 @@ int main(int argc, char** argv) {
   command.option("--json", "FILE", "write the measurements for bench/plot.py --filter .", json);
   if (const auto status = command.parse(argc, argv)) return *status;
   heed::attention_options options;
-  options.threads = std::atoi(threads.c_str());
-  const double room = std::atof(gib.c_str()) * 1024 * 1024 * 1024;
-  if (options.threads < 1 || !(room > 0)) {
-    std::cerr << "03_what_n2_costs: --memory and --threads need positive numbers (--help lists the options)\n";
-    return 1;
-  }
+  options.threads = threads;
+  const double room = double(gib) * 1024 * 1024 * 1024;
 
   std::vector<point> points;
   std::cout << "\nOne head, d = " << d
@@ -188,7 +169,7 @@ int main(int argc, char** argv) {
   const double error = long_context(quick ? 8192 : 131072, options, points);
   std::cout << "\nLargest difference between naive and fused: " << support::scientific(difference)
             << "; of four rows of the long context from the reference in double: " << support::scientific(error) << ".\n";
-  if (!json.empty() && !write_json(json, points)) {
+  if (!json.empty() && !support::write_points(json, points)) {
     std::cerr << "03_what_n2_costs: cannot write the file that --json names\n";
     return 1;
   }

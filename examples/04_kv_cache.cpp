@@ -5,6 +5,7 @@
 #include <heed/heed.hpp>
 
 #include "support/command_line.hpp"
+#include "support/points.hpp"
 #include "support/progress.hpp"
 #include "support/table.hpp"
 
@@ -89,9 +90,9 @@ struct decoder {
 
 double difference(const matrix& a, const matrix& b) { return double((a - b).cwiseAbs().maxCoeff()); }
 
-/// The time of a token with the cache and without, over n.
-double costs(const layer& w, index longest) {
-  support::table table({"tokens before", "with the cache", "", "without", "", "without / with"});
+/// The time of a token with the cache and without, over n. The largest difference between the two.
+double costs(const layer& w, index longest, std::vector<support::point>& points) {
+  support::table table({"tokens before", "with the cache", "growth", "without", "growth", "without / with"});
   int steps = 0;
   for (index n = 256; n <= longest; n *= 2) ++steps;
   support::progress progress(steps);
@@ -108,6 +109,8 @@ double costs(const layer& w, index longest) {
     table.add({std::to_string(n), support::seconds(with), growth(with, last_with), support::seconds(without),
                growth(without, last_without), fixed(without / with, 0) + " x"});
     last_with = with, last_without = without;
+    points.push_back({"with a cache", n, with, 0});
+    points.push_back({"without", n, without, 0});
   }
   progress.clear();
   table.print(std::cout);
@@ -164,15 +167,22 @@ void models() {
 int main(int argc, char** argv) {
   using heed::index;  // not the one of <strings.h>
   bool quick = false;
+  std::string json;
   support::command_line command("04_kv_cache",
                                 "what a token costs with a cache of keys and values and without, and what the cache weighs");
   command.flag("--quick", "fewer tokens", quick);
+  command.option("--json", "FILE", "write the times for bench/plot.py --filter .", json);
   if (const auto status = command.parse(argc, argv)) return *status;
 
   const layer w;
   std::cout << "\nOne more token through a layer: d_model " << d_model << ", " << num_heads << " heads, " << num_kv_heads
             << " key/value heads of " << head_dim << ".\n\n";
-  const double largest = costs(w, quick ? 1024 : 8192);
+  std::vector<support::point> points;
+  const double largest = costs(w, quick ? 1024 : 8192, points);
+  if (!json.empty() && !support::write_points(json, points)) {
+    std::cerr << "04_kv_cache: cannot write the file that --json names\n";
+    return 1;
+  }
   std::cout << "\nA doubling doubles the attention with the cache and quadruples it without; the projections, the same for every n "
                "with the\n"
                "cache, are what small n pays. Largest difference between the two: "

@@ -1,6 +1,6 @@
-// The volume-weighted average price is attention: one query that scores each trade by log(volume) gives softmax weights volume / total volume,
-// so the sum of prices under them is the VWAP. Causal attention is the running VWAP of the session, a window makes it a rolling one, and a query
-// that knows more than volume says what a learned one could add.
+// The volume-weighted average price is attention: one query that scores each trade by log(volume) gives softmax weights volume / total
+// volume, so the sum of prices under them is the VWAP. Causal attention is the running VWAP of the session, a window makes it a
+// rolling one, and a query that learns how fast the past fades shows what a learned one adds.
 
 #include <heed/heed.hpp>
 
@@ -8,6 +8,7 @@
 #include "support/table.hpp"
 #include "support/text.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
@@ -31,7 +32,8 @@ double positive_number(const std::string& text, const std::string& what, int lin
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (text.empty() || *end != '\0' || !(value > 0) || value > 1e300)
-    throw std::runtime_error("line " + std::to_string(line) + ": the " + what + " must be a positive number, but is '" + support::printable(text) + "'");
+    throw std::runtime_error("line " + std::to_string(line) + ": the " + what + " must be a positive number, but is '" +
+                             support::printable(text) + "'");
   return value;
 }
 
@@ -78,6 +80,19 @@ double direct(const session& s, index first, index last) {
   return money / volume;
 }
 
+/// VWAP that fades with age: a trade scores log(volume) - rate * age, in trades.
+matrix fading_vwap(const trades& t, const heed::attention_options& running, double rate) {
+  const auto fade = [rate](double score, index, index, index i, index j) { return score - rate * double(i - j); };
+  return heed::attention(t.query, t.key, t.value, running, heed::score_function(fade));
+}
+
+/// How far the averages known at trades [first, last) are from the price of the next trade, on average.
+double miss(const session& s, const matrix& average, index first, index last) {
+  double sum = 0;
+  for (index i = first; i < last; ++i) sum += std::abs(s.price[std::size_t(i + 1)] - average(i, 0));
+  return sum / double(last - first);
+}
+
 int run(const std::string& path, index window) {
   const session s = read_session(path);
   const trades t(s);
@@ -88,10 +103,13 @@ int run(const std::string& path, index window) {
   rolling.window_left = window - 1;
 
   const double vwap = heed::attention(t.query.topRows(1), t.key, t.value, whole)(0, 0);
-  const matrix run_vwap = heed::attention(t.query, t.key, t.value, running), roll_vwap = heed::attention(t.query, t.key, t.value, rolling);
-  // A query that also favours late trades: score = log(volume) - age / 60, an exponentially fading VWAP.
-  const auto fade = [](double score, index, index, index i, index j) { return score - double(i - j) / 60; };
-  const matrix fading = heed::attention(t.query, t.key, t.value, running, heed::score_function(fade));
+  const matrix run_vwap = heed::attention(t.query, t.key, t.value, running),
+               roll_vwap = heed::attention(t.query, t.key, t.value, rolling);
+  // The one number that this query has to learn: the rate that would have foretold the next price best in the first half.
+  double rate = 1.0 / 64;
+  for (double tried = 1.0 / 256; n >= 4 && tried <= 1; tried *= 2)
+    if (miss(s, fading_vwap(t, running, tried), 0, n / 2) < miss(s, fading_vwap(t, running, rate), 0, n / 2)) rate = tried;
+  const matrix fading = fading_vwap(t, running, rate);
 
   double worst = std::abs(vwap - direct(s, 0, n - 1));
   for (index i = 0; i < n; ++i) {
@@ -99,15 +117,27 @@ int run(const std::string& path, index window) {
     worst = (std::max)(worst, std::abs(roll_vwap(i, 0) - direct(s, (std::max)(index(0), i - window + 1), i)));
   }
 
-  std::cout << "\n" << n << " trades of " << support::printable(path.substr(path.rfind('/') + 1)) << ". VWAP by attention: " << support::fixed(vwap, 6)
-            << ", by its definition: " << support::fixed(direct(s, 0, n - 1), 6) << "\n\n";
+  std::cout << "\n"
+            << n << " trades of " << support::printable(path.substr(path.rfind('/') + 1))
+            << ". VWAP by attention: " << support::fixed(vwap, 6) << ", by its definition: " << support::fixed(direct(s, 0, n - 1), 6)
+            << "\n\n";
   support::table table({"time", "price", "volume", "running VWAP", "rolling VWAP (" + std::to_string(window) + ")", "fading VWAP"});
-  for (index step = 0; step <= 10; ++step) {
-    const index i = step * (n - 1) / 10;
-    table.add({support::printable(s.time[std::size_t(i)]), support::fixed(s.price[std::size_t(i)], 2), support::fixed(s.volume[std::size_t(i)], 0),
-               support::fixed(run_vwap(i, 0), 4), support::fixed(roll_vwap(i, 0), 4), support::fixed(fading(i, 0), 4)});
+  const index lines = (std::min)(n, index(11));
+  for (index line = 0; line < lines; ++line) {
+    const index i = line * (n - 1) / (std::max)(index(1), lines - 1);
+    table.add({support::printable(s.time[std::size_t(i)]), support::fixed(s.price[std::size_t(i)], 2),
+               support::fixed(s.volume[std::size_t(i)], 0), support::fixed(run_vwap(i, 0), 4), support::fixed(roll_vwap(i, 0), 4),
+               support::fixed(fading(i, 0), 4)});
   }
   table.print(std::cout);
+  if (n >= 4) {
+    const auto missed = [&](const matrix& average) { return support::fixed(miss(s, average, n / 2, n - 1), 4); };
+    std::cout << "\nThe fading query learned on the first half of the session to halve a trade's weight every "
+              << support::fixed(std::log(2.0) / rate, 1) << " trades.\nOn the second half the next price was off the running VWAP by "
+              << missed(run_vwap) << " on average, off the rolling by " << missed(roll_vwap) << ", off the fading by "
+              << missed(fading) << ".\n";
+    if (rate >= 1) std::cout << "No slower rate was better: the last price foretells the next one best, as in a random walk.\n";
+  }
   const bool right = worst < 1e-9 * s.price[0];
   std::cout << "\nLargest difference from direct sums in double, over every running and rolling value: " << support::scientific(worst)
             << (right ? "" : ": TOO LARGE") << "\n";
@@ -117,7 +147,8 @@ int run(const std::string& path, index window) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string file = HEED_EXAMPLES_DIR "/data/session.csv", window = "30";
+  std::string file = HEED_EXAMPLES_DIR "/data/session.csv";
+  int window = 30;
   bool quick = false;
   support::command_line options("06_vwap", "the volume-weighted average price of a trading session as attention");
   options.option("--csv", "FILE", "trades as time,price,volume (default: a synthetic session)", file);
@@ -125,10 +156,7 @@ int main(int argc, char** argv) {
   options.flag("--quick", "the same: this example takes no time", quick);
   if (const auto status = options.parse(argc, argv)) return *status;
   try {
-    char* end = nullptr;
-    const long length = std::strtol(window.c_str(), &end, 10);
-    if (*end != '\0' || length < 1) throw std::runtime_error("--window must be a whole number of 1 or more, but is '" + window + "'");
-    return run(file, length);
+    return run(file, window);
   } catch (const std::exception& error) {
     std::cerr << "06_vwap: " << support::printable(error.what()) << "\n";
     return 1;

@@ -67,9 +67,11 @@ TEST_CASE("A command line takes words without a name where they are wanted") {
 TEST_CASE("A command line sets what it names and refuses the rest") {
   bool quick = false;
   std::string file = "default";
+  int count = 3;
   support::command_line options("program", "does something");
   options.flag("--quick", "less", quick);
   options.option("--file", "FILE", "a file", file);
+  options.option("--count", "N", "a number", count);
   const auto parse = [&](std::vector<const char*> arguments) {
     arguments.insert(arguments.begin(), "program");
     return options.parse(static_cast<int>(arguments.size()), arguments.data());
@@ -80,7 +82,19 @@ TEST_CASE("A command line sets what it names and refuses the rest") {
   CHECK((quick && file == "a=b"));
   CHECK(!parse({"--file=c=d"}));
   CHECK(file == "c=d");
+  CHECK(!parse({"--count", "17"}));
+  CHECK(count == 17);
   CHECK(parse({"--help"}) == 0);
-  for (const auto& wrong : std::vector<std::vector<const char*>>{{"--fast"}, {"quick"}, {"--quick=1"}, {"--file"}, {"--file="}})
+  for (const auto& wrong : std::vector<std::vector<const char*>>{{"--fast"},
+                                                                 {"quick"},
+                                                                 {"--quick=1"},
+                                                                 {"--file"},
+                                                                 {"--file="},
+                                                                 {"--count"},
+                                                                 {"--count=0"},
+                                                                 {"--count=-2"},
+                                                                 {"--count=2x"},
+                                                                 {"--count=1.5"},
+                                                                 {"--count=99999999999"}})
     CHECK(parse(wrong) == 1);
 }

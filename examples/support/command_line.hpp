@@ -16,19 +16,28 @@ class command_line {
 
   /// `--name`: sets target to true.
   void flag(const std::string& name, const std::string& help, bool& target) {
-    options_.push_back({name, "", help, [&target](const std::string&) { return target = true; }});
+    options_.push_back({name, "", help, "", [&target](const std::string&) { return target = true; }});
   }
   /// `--name VALUE` or `--name=VALUE`.
   void option(const std::string& name, const std::string& value, const std::string& help, std::string& target) {
-    options_.push_back({name, value, help, [&target](const std::string& text) {
+    options_.push_back({name, value, help, value, [&target](const std::string& text) {
                           target = text;
                           return !text.empty();
+                        }});
+  }
+  /// The same for a whole number of 1 or more.
+  void option(const std::string& name, const std::string& value, const std::string& help, int& target) {
+    options_.push_back({name, value, help, "whole number of 1 or more", [&target](const std::string& text) {
+                          const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+                          if (!digits || text.size() > 9) return false;
+                          target = std::stoi(text);
+                          return target >= 1;
                         }});
   }
 
   /// The words that have no name before them: appended to target, with a space between.
   void words(const std::string& value, const std::string& help, std::string& target) {
-    options_.push_back({"", value, help, [&target](const std::string& text) {
+    options_.push_back({"", value, help, value, [&target](const std::string& text) {
                           if (!target.empty()) target += ' ';
                           target += text;
                           return !target.empty();
@@ -53,17 +62,18 @@ class command_line {
       if (found == options_.end()) return mistake("there is no option '" + std::string(arguments[i]) + "'");
       if (found->value.empty() && has_value) return mistake(name + " takes no value");
       if (!found->value.empty() && !has_value) {
-        if (i + 1 == count) return mistake(name + " needs a " + found->value);
+        if (i + 1 == count) return mistake(name + " needs a " + found->needs);
         value = arguments[++i];
       }
-      if (!found->set(value)) return mistake((is_word ? program_ : name) + " needs a " + found->value);
+      if (!found->set(value))
+        return mistake((is_word ? program_ : name) + " needs a " + found->needs + (value.empty() ? "" : ", not '" + value + "'"));
     }
     return std::nullopt;
   }
 
  private:
   struct entry {
-    std::string name, value, help;
+    std::string name, value, help, needs;  // needs: what the value has to be
     std::function<bool(const std::string&)> set;
   };
 
