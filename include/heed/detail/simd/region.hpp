@@ -25,13 +25,13 @@
 
 // A region compiles its functions for an instruction set that the user's flags need not name. Text inside a region is
 //   HEED_NAMESPACE_BEGIN
-//   HEED_BEGIN_AVX512           (or _AVX2, _BASELINE; each opens its namespace, detail::avx512, ...)
+//   HEED_BEGIN_AVX512           (or _AVX512_BF16, _AVX2, _BASELINE; each opens its namespace, detail::avx512, ...)
 //   ...
 //   HEED_END_REGION
 //   HEED_NAMESPACE_END
 // and keeps to raw pointers and plain structs: no Eigen, no std:: calls, no lambdas, statics, allocation or exceptions.
 //
-// Each namespace has two vector types, f32 and f64. One file an instruction set defines the same operations for both:
+// Each namespace has two vector types, f32 and f64 (avx512_bf16: those of avx512, and bf16_pairs). One file an instruction set defines the same operations for both:
 //   V::scalar, V::lanes           float or double; how many
 //   V::tile_rows, V::tile_vectors the register tile: tile_rows x tile_vectors accumulators, tile_vectors operands, a broadcast
 //   V::zero()  V::broadcast(x)    every lane the same
