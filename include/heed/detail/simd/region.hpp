@@ -31,7 +31,8 @@
 //   HEED_NAMESPACE_END
 // and keeps to raw pointers and plain structs: no Eigen, no std:: calls, no lambdas, statics, allocation or exceptions.
 //
-// Each namespace has two vector types, f32 and f64 (avx512_bf16: those of avx512, and bf16_pairs). One file an instruction set defines the same operations for both:
+// Each namespace has two vector types, f32 and f64 (avx512_bf16 has those of avx512, and bf16_pairs). One file an instruction set defines
+// the same operations for both:
 //   V::scalar, V::lanes           float or double; how many
 //   V::tile_rows, V::tile_vectors the register tile: tile_rows x tile_vectors accumulators, tile_vectors operands, a broadcast
 //   V::zero()  V::broadcast(x)    every lane the same
