@@ -130,7 +130,11 @@ void register_forward(bool everything) {
   }
   for (const heed::isa target : heed::available_isas()) {
     if (target == heed::best_isa()) continue;
-    for (const index d : {64, 128}) add_forward<float>(std::string("forward_") + heed::name(target), d, one, false, 1, target);
+    const std::string family = std::string("forward_") + heed::name(target);
+    for (const index d : {64, 128}) {
+      if (target != heed::isa::avx512_bf16) add_forward<float>(family, d, one, false, 1, target);
+      if (target >= heed::isa::avx512) add_forward<Eigen::bfloat16>(family, d, one, false, 1, target);  // in which these two differ
+    }
   }
 }
 
