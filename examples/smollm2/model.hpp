@@ -202,8 +202,8 @@ class session {
 
   /// Tokens that go through the layers together, so that a dequantised weight serves them all.
   static constexpr index chunk = 512;
-  /// Up to so many tokens multiply the quantised weights themselves; dequantising costs as much as about three such products.
-  static constexpr index few = 3;
+  /// Up to so many tokens multiply the quantised weights themselves; dequantising costs as much as about five such products.
+  static constexpr index few = 5;
   /// Outputs whose weights are dequantised together, by one worker: few enough to stay in the second cache level and to be shared out.
   static constexpr index block = 96;
   struct scratch {
