@@ -22,8 +22,9 @@ struct decode_params {
   void* scratch = nullptr;  // 64-byte aligned, decode_scratch elements of the accumulator type
 };
 
-/// Keys that are scored, then weighed, then summed up: their K and V rows stay in the nearer caches, and each block asks for the next.
-constexpr size decode_block = 64;
+/// Keys that are scored, then weighed, then summed up: their K and V rows stay in the nearest cache (16 KiB each at d = 128), and each
+/// block asks for the next.
+constexpr size decode_block = 32;
 
 /// Elements of scratch that a call needs: packed queries, scores, running sums, maxima and rescales of the rows, copies of a block of
 /// keys and values, and which pairs of the block are seen.
