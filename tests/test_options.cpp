@@ -1,5 +1,7 @@
+#include <heed/linear_attention.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/options.hpp>
+#include <heed/projection.hpp>
 #include <heed/streaming.hpp>
 #include <heed/weights.hpp>
 
@@ -42,6 +44,23 @@ TEST_CASE("options that are out of range are refused, with their value") {
   refuse([](heed::attention_options& o) { o.window_left = -2; }, {"window_left", "-2"});
   refuse([](heed::attention_options& o) { o.window_right = -3; }, {"window_right", "-3"});
   refuse([](heed::attention_options& o) { o.threads = 0; }, {"threads", "0"});
+}
+
+TEST_CASE("an instruction set that this CPU lacks is refused, by the function that was called") {
+  const heed::isa best = heed::best_isa();
+  if (best >= heed::isa::avx512) return;  // nothing to lack
+  const std::string words = std::string("target avx512 is not available: the best that this CPU has is ") + heed::name(best);
+  refuse([](heed::attention_options& o) { o.target = heed::isa::avx512; }, {words});
+  testing::check_refused([] { heed::set_target(heed::isa::avx512); }, {"heed::set_target: " + words});
+
+  const heed::rows<float> x = heed::rows<float>::Ones(3, 4);
+  heed::attention_options options;
+  options.target = heed::isa::avx512;
+  testing::check_refused([&] { heed::project_qkv(x, x.topRows(0), x.topRows(0), x.topRows(0), options); },
+                         {"heed::project_qkv: " + words});
+  heed::linear_attention_options linear;
+  linear.target = heed::isa::avx512;
+  testing::check_refused([&] { heed::linear_attention(x, x, x, linear); }, {"heed::linear_attention: " + words});
 }
 
 TEST_CASE("options left alone mean plain attention") {

@@ -51,20 +51,22 @@ inline std::atomic<isa>& target_slot() {
   return slot;
 }
 
-/// The instruction set to run. Asking for one that this CPU lacks is an error that names both.
+/// Refuses an instruction set that this CPU lacks.
+inline void check_target(const char* function, isa target) {
+  if (target > best_isa() && !(target == isa::avx512_bf16 && cpu().avx512_bf16))
+    fail_with("heed::", function, ": target ", name(target), " is not available: the best that this CPU has is ", name(best_isa()));
+}
+/// The instruction set to run, for a target that has been checked.
 inline isa resolve(isa target) {
   if (target == isa::automatic) target = target_slot().load(std::memory_order_relaxed);
-  if (target == isa::automatic) return best_isa();
-  if (target > best_isa() && !(target == isa::avx512_bf16 && cpu().avx512_bf16))
-    fail_with("heed: target ", name(target), " is not available: the best that this CPU has is ", name(best_isa()));
-  return target;
+  return target == isa::automatic ? best_isa() : target;
 }
 }  // namespace detail
 
 /// Makes `target` what `automatic` stands for in this process, for comparisons and tests. automatic: back to the best.
 /// Throws std::invalid_argument for an instruction set that this CPU lacks.
 inline void set_target(isa target) {
-  if (target != isa::automatic) detail::resolve(target);
+  detail::check_target("set_target", target);
   detail::target_slot().store(target, std::memory_order_relaxed);
 }
 

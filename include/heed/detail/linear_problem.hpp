@@ -156,6 +156,7 @@ linear_problem<Scalar> make_linear_problem(const char* function, const tensor_vi
     fail_with("heed::", function, ": epsilon must be 0 or positive and finite, but is ", options.epsilon);
   if (options.chunk < 0) fail_with("heed::", function, ": chunk must be 0 (automatic) or more, but is ", options.chunk);
   if (options.threads < 1) fail_with("heed::", function, ": threads must be 1 or more, but is ", options.threads);
+  check_target(function, options.target);
   return p;
 }
 

@@ -122,6 +122,7 @@ inline void check_options(const char* function, const attention_options& options
   if (options.window_left < -1) fail_with("heed::", function, ": window_left must be -1 (unbounded) or more, but is ", options.window_left);
   if (options.window_right < -1) fail_with("heed::", function, ": window_right must be -1 (unbounded) or more, but is ", options.window_right);
   if (options.threads < 1) fail_with("heed::", function, ": threads must be 1 or more, but is ", options.threads);
+  check_target(function, options.target);
 }
 
 /// A size of a mask must be 1 (the same for all) or the call's own.
