@@ -18,6 +18,21 @@ TEMPLATE_TEST_CASE("attention is as exact as the reference", "", float, double) 
   }
 }
 
+TEMPLATE_TEST_CASE("causal attention over lengths that no block divides", "", float, double) {
+  for (const heed::isa target : testing::isas())
+    for (const heed::index n : {200, 893})
+      for (const heed::causal alignment : {heed::causal::top_left, heed::causal::bottom_right}) {
+        CAPTURE(testing::name_of(target), n);
+        testing::example<TestType> e(n, n, 64, 64);
+        e.options.causal = alignment;
+        testing::check_path(e, testing::attention_on(target));
+        if (n > 200) continue;
+        testing::example<TestType> longer(n, 893, 64, 64);  // the last rows of a longer text, and the first
+        longer.options.causal = alignment;
+        testing::check_path(longer, testing::attention_on(target));
+      }
+}
+
 TEST_CASE("attention computes any other scalar as the streaming form does") {
   const testing::example<long double> e(40, 70, 32, 8);
   CHECK(attention(e.query, e.key, e.value) == heed::streaming_attention(e.query, e.key, e.value));
