@@ -46,8 +46,7 @@ int main(int argc, char** argv) {
   const auto same_document = [](index, index, index i, index j) { return i / 512 == j / 512; };
   const heed::block_mask documents = heed::block_mask::of(same_document, 1, 1, n, n);
   const auto custom = [&] {
-    return heed::attention(query, key, value, options, heed::score_function(decay), heed::mask_function(same_document),
-                           heed::blocks(documents));
+    return heed::attention(query, key, value, options, heed::score_function(decay), heed::mask_function(same_document, documents));
   };
 
   const matrix got = custom();
@@ -62,7 +61,7 @@ int main(int argc, char** argv) {
   const double decayed = time_of([&] { heed::attention(query, key, value, options, heed::score_function(decay)); }, runs);
   const double masked = time_of([&] { heed::attention(query, key, value, options, heed::mask_function(same_document)); }, runs);
   const double sparse =
-      time_of([&] { heed::attention(query, key, value, options, heed::mask_function(same_document), heed::blocks(documents)); }, runs);
+      time_of([&] { heed::attention(query, key, value, options, heed::mask_function(same_document, documents)); }, runs);
   const double both = time_of(custom, runs);
 
   support::table table({"causal, n = " + std::to_string(n) + ", d = 64", "time", "against plain"});

@@ -67,7 +67,7 @@ TEST_CASE("the mask function is asked in blocks that it cuts, and nowhere else")
     ++asked;
     return shown(b, h, i, j);
   };
-  const auto both = heed::attention(e.query, e.key, e.value, {}, heed::blocks(blocks), heed::mask_function(counting));
+  const auto both = heed::attention(e.query, e.key, e.value, {}, heed::mask_function(counting, blocks));
   CHECK(asked == n * n / 3);  // a third of the blocks is hidden, a third whole
   asked = 0;
   const auto alone = heed::attention(e.query, e.key, e.value, {}, heed::mask_function(counting));
@@ -77,6 +77,27 @@ TEST_CASE("the mask function is asked in blocks that it cuts, and nowhere else")
   const auto same = heed::reference_attention(e.query, e.key, e.value, {}, heed::mask_function(shown));
   testing::check_as_exact_as(both, same, exact);
   testing::check_as_exact_as(alone, same, exact);
+}
+
+TEST_CASE("blocks of one function and another mask function show what both show") {
+  const heed::index n = 96;
+  example<double> e(n, n, 8, 4);
+  const auto blocks = heed::block_mask::of(shown, 1, 1, n, n, 16, 32);
+  const auto other = [](heed::index, heed::index, heed::index i, heed::index j) { return (i + 3 * j) % 5 != 0; };
+  e.keep.resize(n, n);
+  for (heed::index i = 0; i < n; ++i)
+    for (heed::index j = 0; j < n; ++j) e.keep(i, j) = blocks.shows(0, 0, i / 16, j / 32) && other(0, 0, i, j);
+  const auto same = e.reference();
+  const auto exact = e.cast<long double>().reference();
+  CHECK(heed::reference_attention(e.query, e.key, e.value, {}, heed::blocks(blocks), heed::mask_function(other)) == same.out);
+  for (const heed::isa target : testing::isas()) {
+    CAPTURE(testing::name_of(target));
+    heed::attention_options options;
+    options.target = target;
+    const auto got = heed::attention_with_lse(e.query, e.key, e.value, options, heed::blocks(blocks), heed::mask_function(other));
+    testing::check_as_exact_as(got.out, same.out, exact.out);
+    testing::check_as_exact_as(got.lse, same.lse, exact.lse, 1);
+  }
 }
 
 TEST_CASE("where a block is whole for the mask function, keep_bits still hide") {
@@ -89,8 +110,8 @@ TEST_CASE("where a block is whole for the mask function, keep_bits still hide") 
   e.keep.resize(n, n);
   for (heed::index i = 0; i < n; ++i)
     for (heed::index j = 0; j < n; ++j) e.keep(i, j) = j % 2 == 0;
-  const auto masked = heed::attention(e.query, e.key, e.value, {}, heed::keep_bits(heed::view(bits), n), heed::blocks(blocks),
-                                      heed::mask_function(always));
+  const auto masked =
+      heed::attention(e.query, e.key, e.value, {}, heed::keep_bits(heed::view(bits), n), heed::mask_function(always, blocks));
   testing::check_as_exact_as(masked, e.reference().out, e.cast<long double>().reference().out);
 }
 
@@ -121,6 +142,12 @@ TEST_CASE("block masks refuse what does not fit") {
   refuse(wide, {"blocks: n_kv 31", "30"});
   refuse(tall, {"blocks: n_q 21", "20"});
   refuse(many, {"blocks", "num_heads 2", "1"});
+  const heed::block_mask fitting(1, 1, 20, 30, 8, 8);
+  testing::check_refused(
+      [&] { heed::attention(e.query, e.key, e.value, {}, heed::blocks(fitting), heed::mask_function(shown, fitting)); },
+      {"heed::attention", "one block mask", "2"});
+  testing::check_refused([&] { heed::attention(e.query, e.key, e.value, {}, heed::mask_function(shown, wide)); },
+                         {"blocks: n_kv 31", "30"});
   testing::check_refused([] { heed::block_mask(1, 1, 20, 30, 0, 8); }, {"heed::block_mask", "0"});
   testing::check_refused([&] { wide.show(0, 0, 3, 0); }, {"heed::block_mask::show", "3"});
 }

@@ -129,10 +129,14 @@ TEST_CASE("ragged_attention_into refuses starts that do not fit and terms that i
   const testing::mask keep = testing::mask::Constant(61, 90, true);
   const heed::rows<double> bias = heed::rows<double>::Zero(61, 90);
   const heed::block_mask blocks(1, 1, 61, 90, 16, 16);
+  const heed::rows<std::uint8_t> bits = heed::rows<std::uint8_t>::Constant(61, 12, 0xff);
+  const auto shown = [](heed::index, heed::index, heed::index, heed::index) { return true; };
   const std::vector<heed::index> lengths{90};
   refuse(query_starts, key_starts, {"keep", "not offered"}, heed::keep(keep));
   refuse(query_starts, key_starts, {"bias", "not offered"}, heed::bias(bias));
+  refuse(query_starts, key_starts, {"keep_bits", "not offered"}, heed::keep_bits(heed::view(bits), 90));
   refuse(query_starts, key_starts, {"blocks", "not offered"}, heed::blocks(blocks));
+  refuse(query_starts, key_starts, {"blocks", "not offered"}, heed::mask_function(shown, blocks));
   refuse(query_starts, key_starts, {"key_lengths", "not offered"}, heed::key_lengths(lengths));
   CHECK((got.out.array() == -7).all());
 }

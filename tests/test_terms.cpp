@@ -2,6 +2,7 @@
 #include <heed/terms.hpp>
 
 #include <cstdint>
+#include <vector>
 
 #include "support/example.hpp"
 #include "support/refusal.hpp"
@@ -12,6 +13,9 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 const auto reference = [](const auto&... arguments) { return heed::reference_attention_with_lse(arguments...); };
+
+double halve_to_the_right(double score, heed::index, heed::index, heed::index i, heed::index j) { return j > i ? score / 2 : score; }
+bool one_of_three(heed::index, heed::index, heed::index i, heed::index j) { return (i + j) % 3 != 0; }
 
 /// Two results that must be the same numbers: the same sums in the same order.
 template <typename Result>
@@ -65,6 +69,25 @@ TEST_CASE("a term without numbers is as good as absent") {
   CHECK(same(e.run(reference), heed::reference_attention_with_lse(e.query, e.key, e.value)));
 }
 
+TEST_CASE("every empty term is absent, memory or not") {
+  const example<double> e(5, 6, 4, 3);
+  const auto plain = heed::attention_with_lse(e.query, e.key, e.value);
+  const auto check = [&](const auto& term) { CHECK(same(heed::attention_with_lse(e.query, e.key, e.value, {}, term), plain)); };
+  std::vector<heed::index> reserved;
+  reserved.reserve(4);
+  const heed::row_vector<double> numbers = heed::row_vector<double>::Ones(4);
+  const testing::mask kept = testing::mask::Constant(5, 6, false);
+  const heed::rows<double> biases = heed::rows<double>::Ones(5, 6);
+  const heed::rows<std::uint8_t> bits = heed::rows<std::uint8_t>::Zero(5, 1);
+  check(heed::key_lengths(reserved));
+  check(heed::alibi(numbers.head(0)));
+  check(heed::sinks(numbers.head(0)));
+  check(heed::logit_scales(numbers.head(0)));
+  check(heed::keep(kept.topRows(0)));
+  check(heed::keep_bits(heed::view(bits.topRows(0)), 6));
+  check(heed::bias(biases.leftCols(0)));
+}
+
 TEST_CASE("keep_bits holds one pair a bit, the lowest first") {
   example<double> e(9, 21, 8, 4);
   e.keep = testing::random_mask(9, 21, 6);
@@ -98,6 +121,24 @@ TEST_CASE("a score function and a mask function say with code what bias and keep
     const auto kept = [&](heed::index, heed::index, heed::index i, heed::index j) { return e.keep(i, j); };
     CHECK(same(reference(e.query, e.key, e.value, e.options, heed::mask_function(kept)), e.run(reference)));
   }
+}
+
+TEST_CASE("a plain function serves as a lambda does") {
+  const example<double> e(40, 50, 8, 4);
+  const auto halve = [](double score, heed::index b, heed::index h, heed::index i, heed::index j) {
+    return halve_to_the_right(score, b, h, i, j);
+  };
+  const auto three = [](heed::index b, heed::index h, heed::index i, heed::index j) { return one_of_three(b, h, i, j); };
+  const auto pointer = &one_of_three;
+  const auto run = [&](const auto&... terms) { return heed::attention_with_lse(e.query, e.key, e.value, e.options, terms...); };
+  CHECK(same(run(heed::score_function(halve_to_the_right)), run(heed::score_function(halve))));
+  CHECK(same(run(heed::mask_function(one_of_three)), run(heed::mask_function(three))));
+  CHECK(same(run(heed::mask_function(pointer)), run(heed::mask_function(three))));
+  const auto blocks = heed::block_mask::of(one_of_three, 1, 1, 40, 50, 8, 8);
+  CHECK(same(run(heed::mask_function(one_of_three, blocks)), run(heed::mask_function(three, blocks))));
+  CHECK(
+      same(reference(e.query, e.key, e.value, e.options, heed::mask_function(one_of_three), heed::score_function(halve_to_the_right)),
+           reference(e.query, e.key, e.value, e.options, heed::mask_function(three), heed::score_function(halve))));
 }
 
 TEST_CASE("a logit scale multiplies the scale of its head") {

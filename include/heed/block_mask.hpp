@@ -10,7 +10,8 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Which blocks of keys each block of queries may see: a sparse mask whose hidden blocks cost nothing. Pass it to a call as blocks(mask).
+/// Which blocks of keys each block of queries may see: a sparse mask whose hidden blocks cost nothing. Pass it to a call as blocks(mask), or, made
+/// of a mask function, together with it as mask_function(function, mask).
 ///
 /// The n_q x n_kv pairs are cut into blocks of block_q x block_kv (the last ones smaller); batch and heads are 1 (the same for all) or the call's.
 class block_mask {
@@ -24,7 +25,8 @@ class block_mask {
     state_.assign(static_cast<std::size_t>(batch * heads * q_blocks() * kv_blocks()), hidden);
   }
 
-  /// The blocks in which mask(b, h, i, j) is true anywhere. Where it is true everywhere, a call does not ask the mask function again.
+  /// The blocks in which mask(b, h, i, j) is true anywhere. Where it is true everywhere, mask_function(mask, blocks) does not ask it again;
+  /// blocks(...) alone says nothing of pairs within a block, and a mask function beside it is asked in all that are not hidden.
   template <typename Mask>
   static block_mask of(const Mask& mask, index batch, index heads, index n_q, index n_kv, index block_q = 64, index block_kv = 64) {
     block_mask blocks(batch, heads, n_q, n_kv, block_q, block_kv);

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <heed/detail/params.hpp>
+#include <heed/detail/score_block.hpp>
 
+#include <cmath>
 #include <cstdint>
 
 HEED_NAMESPACE_BEGIN
@@ -19,29 +21,26 @@ inline std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Whether dropout keeps the weight of query i and key j: a function of these numbers alone, so the same for any tiling and thread count.
-inline bool dropout_keeps(const dropout_term& dropout, size b, size h, size i, size j) {
-  std::uint64_t state = mix(dropout.seed + 0x9e3779b97f4a7c15u);
-  for (const size part : {b, h, i, j}) state = mix(state ^ (static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15u));
-  return static_cast<double>(state >> 11) * 0x1p-53 >= dropout.probability;
-}
+/// Mixes one more number into a state.
+inline std::uint64_t mix_in(std::uint64_t state, size part) { return mix(state ^ (static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15u)); }
 
-/// The weight_hook: kept weights grow by 1 / (1 - p), the others become 0.
+/// The weight_hook: kept weights grow by 1 / (1 - p), the others become 0. Which are kept is a function of seed, b, h, i and j alone, so the same
+/// for any tiling and thread count.
 template <typename Acc>
-void run_dropout(const void* context, size b, size h, const score_block<Acc>& block) {
-  const dropout_term& dropout = *static_cast<const dropout_term*>(context);
-  const Acc kept = Acc(1 / (1 - dropout.probability));
-  for (size j = block.j_begin; j < block.j_end; ++j)
-    for (size i = block.i_begin; i < block.i_end; ++i) {
-      Acc& weight = block.data[(i - block.i_begin) * block.query_step + (j - block.j_begin) * block.key_step];
-      weight = dropout_keeps(dropout, b, h, i, j) ? Acc(weight * kept) : Acc(0);
-    }
+void run_dropout(const dropout_term& dropout, size b, size h, const score_block<Acc>& block) {
+  const std::uint64_t of_head = mix_in(mix_in(mix(dropout.seed + 0x9e3779b97f4a7c15u), b), h);
+  const auto first_kept = static_cast<std::uint64_t>(std::ceil(dropout.probability * 0x1p53));  // of the 53-bit numbers
+  const Acc factor = Acc(1 / (1 - dropout.probability));
+  update_block(block, [&](const Acc& weight, size i, size j) {
+    return mix_in(mix_in(of_head, i), j) >> 11 >= first_kept ? Acc(weight * factor) : Acc(0);
+  });
 }
 
 }  // namespace detail
 
 /// Dropout of weights after the softmax: each is kept with probability 1 - p and then divided by 1 - p (Srivastava et al. 2014). Which are kept
-/// depends on the seed, the batch entry, the head, the query and the key alone. The log-sum-exp is that of the undropped weights.
+/// depends on the seed, the batch entry, the head, the query and the key alone; with a cache, queries and keys count as tokens of their sequence,
+/// so it does not depend on how a prompt is cut. The log-sum-exp is that of the undropped weights.
 /// The probability must be in [0, 1).
 inline detail::dropout_term dropout(double probability, std::uint64_t seed) { return {seed, probability}; }
 

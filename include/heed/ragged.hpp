@@ -28,8 +28,8 @@ problem<Scalar> make_ragged_problem(const char* function, const tensor_view<cons
   check_equal(function, "query: batch", query.batch, "the packed batch of", index(1));
   const index sequences = check_starts(function, "query_starts", query_starts, query.rows);
   check_equal(function, "key_starts: sequences", check_starts(function, "key_starts", key_starts, key.rows), "query_starts' sequences", sequences);
-  if (p.terms.keep.data || p.terms.bias.data || p.terms.keep_bits.view.data || p.terms.blocks || p.terms.key_lengths.data)
-    fail_with("heed::", function, ": keep, bias, blocks and key_lengths are not offered for ragged batches; use a mask function, or call one "
+  if (p.terms.keep.data || p.terms.bias.data || p.terms.keep_bits.view.data || p.terms.sparse() || p.terms.key_lengths.data)
+    fail_with("heed::", function, ": keep, keep_bits, bias, blocks and key_lengths are not offered for ragged batches; use a mask function, or call one "
               "sequence at a time");
   p.query_starts = query_starts.data;
   p.key_starts = key_starts.data;

@@ -7,11 +7,12 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Looks at the caller's list of indices: a std::vector, std::array or Eigen vector of heed::index. It does not own them.
+/// Looks at the caller's list of indices: a std::vector, std::array or Eigen vector of heed::index. It does not own them. An empty one has no data.
 struct index_list {
   index_list() = default;
   template <typename Container>
-  index_list(const Container& container) : data(container.data()), size(static_cast<index>(container.size())) {
+  index_list(const Container& container)
+      : data(container.size() > 0 ? container.data() : nullptr), size(static_cast<index>(container.size())) {
     static_assert(std::is_same<std::decay_t<decltype(*container.data())>, index>::value, "a list of indices holds heed::index (std::ptrdiff_t)");
   }
   const index* begin() const { return data; }

@@ -2,6 +2,7 @@
 
 #include <heed/block_mask.hpp>
 #include <heed/detail/params.hpp>
+#include <heed/detail/score_block.hpp>
 #include <heed/dropout.hpp>
 #include <heed/tensor.hpp>
 
@@ -51,30 +52,26 @@ struct score_function_term {
 template <typename Function>
 struct mask_function_term {
   const Function* function;
+  const block_mask* blocks = nullptr;  // of the function: what it says of whole blocks
 };
 
+// The context of a hook is the term, not the function: a pointer to a plain function is no pointer to void.
 template <typename Function, typename Acc>
 void run_score_function(const void* context, size b, size h, const score_block<Acc>& block) {
-  const Function& function = *static_cast<const Function*>(context);
-  for (size j = block.j_begin; j < block.j_end; ++j)
-    for (size i = block.i_begin; i < block.i_end; ++i) {
-      Acc& score = block.data[(i - block.i_begin) * block.query_step + (j - block.j_begin) * block.key_step];
-      score = function(score, b, h, i, j);
-    }
+  const Function& function = *static_cast<const score_function_term<Function>*>(context)->function;
+  update_block(block, [&](const Acc& score, size i, size j) { return Acc(function(score, b, h, i, j)); });
 }
 
-/// Gives every pair that `shows(b, h, i, j)` denies a score of -infinity.
+/// Gives every pair that `shows(i, j)` denies a score of -infinity.
 template <typename Acc, typename Shows>
 void hide(const score_block<Acc>& block, const Shows& shows) {
-  for (size j = block.j_begin; j < block.j_end; ++j)
-    for (size i = block.i_begin; i < block.i_end; ++i)
-      if (!shows(i, j))
-        block.data[(i - block.i_begin) * block.query_step + (j - block.j_begin) * block.key_step] = Acc(-std::numeric_limits<Acc>::infinity());
+  const Acc hidden(-std::numeric_limits<Acc>::infinity());
+  update_block(block, [&](const Acc& score, size i, size j) { return shows(i, j) ? score : hidden; });
 }
 template <typename Function, typename Acc>
 void run_mask_function(const void* context, size b, size h, const score_block<Acc>& block) {
-  const Function& function = *static_cast<const Function*>(context);
-  hide(block, [&](size i, size j) { return function(b, h, i, j); });
+  const Function& function = *static_cast<const mask_function_term<Function>*>(context)->function;
+  hide(block, [&](size i, size j) { return bool(function(b, h, i, j)); });
 }
 
 /// All terms of one call, typed for its accumulator.
@@ -87,7 +84,8 @@ struct terms {
   head_term<Acc, sinks_tag> sinks;
   head_term<Acc, logit_scales_tag> logit_scales;
   index_list key_lengths;
-  const block_mask* blocks = nullptr;
+  const block_mask* blocks = nullptr;           // of the call
+  const block_mask* function_blocks = nullptr;  // of its mask function
   dropout_term dropout;
   block_hook<Acc> score_function, mask_function;
 
@@ -104,13 +102,14 @@ struct terms {
   void add(const score_function_term<Function>& term) {
     static_assert(std::is_invocable_r<Acc, const Function&, Acc, index, index, index, index>::value,
                   "a score function is called as function(score, b, h, i, j) and returns the new score");
-    score_function = {&run_score_function<Function, Acc>, term.function};
+    score_function = {&run_score_function<Function, Acc>, &term};
   }
   template <typename Function>
   void add(const mask_function_term<Function>& term) {
     static_assert(std::is_invocable_r<bool, const Function&, index, index, index, index>::value,
                   "a mask function is called as function(b, h, i, j) and returns true where query i may see key j");
-    mask_function = {&run_mask_function<Function, Acc>, term.function};
+    mask_function = {&run_mask_function<Function, Acc>, &term};
+    function_blocks = term.blocks;
   }
   template <typename Other>
   void add(const Other&) {
@@ -119,60 +118,76 @@ struct terms {
                   "of the scores (float for float, half and bfloat16; double for double)");
   }
 
-  /// The masks that are asked pair by pair: the bits of keep_bits, then the mask function.
-  void run_masks(size b, size h, const score_block<Acc>& block) const {
-    if (keep_bits.view.data) {
-      const tensor_view<const std::uint8_t>& bytes = keep_bits.view;
-      hide(block, [&](size i, size j) {
-        const std::uint8_t byte = bytes(bytes.batch == 1 ? 0 : b, bytes.heads == 1 ? 0 : h, bytes.rows == 1 ? 0 : i, j / 8);
-        return (byte >> (j % 8) & 1) != 0;
-      });
-    }
-    if (mask_function.run) mask_function.run(mask_function.context, b, h, block);
-  }
-  bool has_masks() const { return keep_bits.view.data || mask_function.run; }
-  static void run_masks_hook(const void* context, size b, size h, const score_block<Acc>& block) {
-    static_cast<const terms*>(context)->run_masks(b, h, block);
+  /// The one block mask of the call; null: none.
+  const block_mask* sparse() const { return function_blocks ? function_blocks : blocks; }
+  void hide_by_bits(size b, size h, const score_block<Acc>& block) const {
+    const tensor_view<const std::uint8_t>& bytes = keep_bits.view;
+    hide(block, [&](size i, size j) {
+      const std::uint8_t byte = bytes(bytes.batch == 1 ? 0 : b, bytes.heads == 1 ? 0 : h, bytes.rows == 1 ? 0 : i, j / 8);
+      return (byte >> (j % 8) & 1) != 0;
+    });
   }
 };
 
-template <typename... Terms>
+/// What a term says. Two functions for one purpose have two types, but say one thing.
+template <typename Term>
+struct purpose_of {
+  using type = Term;
+};
+template <typename Function>
+struct purpose_of<score_function_term<Function>> {
+  using type = score_function_term<void>;
+};
+template <typename Function>
+struct purpose_of<mask_function_term<Function>> {
+  using type = mask_function_term<void>;
+};
+template <typename... Purposes>
 constexpr bool all_different = true;
 template <typename First, typename... Rest>
 constexpr bool all_different<First, Rest...> = !(std::is_same<First, Rest>::value || ...) && all_different<Rest...>;
+
+/// An empty view has no data: that is how a term is absent.
+template <typename Scalar>
+tensor_view<Scalar> null_if_empty(tensor_view<Scalar> view) {
+  if (view.batch == 0 || view.heads == 0 || view.rows == 0 || view.cols == 0) view.data = nullptr;
+  return view;
+}
 
 template <typename Tag, typename Vector>
 head_term<typename Vector::Scalar, Tag> make_head_term(const Vector& values) {
   static_assert(is_eigen<Vector> && has_memory<Vector> && bool(Vector::IsVectorAtCompileTime), "this term takes an Eigen vector");
   static_assert(int(Vector::InnerStrideAtCompileTime) == 1, "this term takes a vector whose elements lie side by side");
-  return {values.data(), values.size()};
+  return {values.size() > 0 ? values.data() : nullptr, values.size()};
 }
 }  // namespace detail
 
 /// A boolean mask, true = attend. Its sizes [batch, heads, n_q, n_kv] are each 1 (the same for all) or the call's own.
-inline detail::keep_term keep(const tensor_view<const bool>& mask) { return {mask}; }
+inline detail::keep_term keep(const tensor_view<const bool>& mask) { return {detail::null_if_empty(mask)}; }
 
 /// A boolean mask n_q x n_kv (or 1 x n_kv, n_q x 1) for every batch entry and head, true = attend.
 template <typename Derived>
 detail::keep_term keep(const Eigen::DenseBase<Derived>& mask) {
   static_assert(std::is_same<typename Derived::Scalar, bool>::value, "keep takes a matrix of bool; a float mask is a bias");
-  return {view(mask)};
+  return keep(view(mask));
 }
 
 /// A boolean mask of one bit a pair, 1 = attend: bytes [batch, heads, n_q, (n_kv + 7) / 8], bit j % 8 (the lowest first) of byte j / 8 is key j.
 /// batch, heads and n_q are each 1 (the same for all) or the call's own.
-inline detail::keep_bits_term keep_bits(const tensor_view<const std::uint8_t>& bytes, index n_kv) { return {bytes, n_kv}; }
+inline detail::keep_bits_term keep_bits(const tensor_view<const std::uint8_t>& bytes, index n_kv) {
+  return {detail::null_if_empty(bytes), n_kv};
+}
 
 /// Numbers added to the scores after scale and softcap; -infinity masks. Sizes broadcast as those of keep. The scalar is that of the scores.
 template <typename Scalar>
 detail::bias_term<std::remove_const_t<Scalar>> bias(const tensor_view<Scalar>& values) {
-  return {values};
+  return {detail::null_if_empty(values)};
 }
 
 /// A bias n_q x n_kv (or 1 x n_kv, n_q x 1) for every batch entry and head.
 template <typename Derived>
 detail::bias_term<typename Derived::Scalar> bias(const Eigen::DenseBase<Derived>& values) {
-  return {view(values)};
+  return bias(view(values));
 }
 
 /// Attention with linear biases: adds -slope * |i + n_kv - n_q - j|, one slope a query head (Press, Smith and Lewis 2022).
@@ -196,8 +211,13 @@ detail::head_term<typename Vector::Scalar, detail::logit_scales_tag> logit_scale
 /// The number of valid keys of each batch entry, 0 to n_kv; what lies behind them is never read. Bottom-right alignment counts from them.
 inline detail::key_lengths_term key_lengths(const index_list& lengths) { return {lengths}; }
 
-/// A block-sparse mask; hidden blocks cost nothing. The mask must outlive the call.
+/// A block-sparse mask; hidden blocks cost nothing. The mask must outlive the call. Beside a mask function, which may be another than the one that
+/// the blocks were made of, a pair is seen where both show it; the function is asked in every block that is not hidden.
 inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
+
+// In the functions below b is the batch entry (the sequence, in a ragged batch), h the query head, i the query and j the key. i and j count rows
+// within the call (within the sequence, in a ragged batch). In a call on a cache they count tokens of the sequence from its first, those that a
+// rolling cache has dropped included, so that a prompt in chunks gives what one call gives; see cached_attention_into.
 
 /// The user's own score: function(score, b, h, i, j) -> score is applied after scale, softcap, bias and ALiBi (FlexAttention's score_mod).
 /// A score of -infinity masks the pair. It must depend on its arguments alone, and outlive the call.
@@ -206,11 +226,19 @@ detail::score_function_term<Function> score_function(const Function& function) {
   return {&function};
 }
 
-/// The user's own mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's mask_mod). It is asked for every pair of the
-/// tiles that other masks leave; give block_mask::of(function, ...) as blocks as well, and tiles that it hides are skipped whole.
+/// The user's own mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's mask_mod). It must depend on its arguments alone,
+/// and outlive the call. It is asked for every pair of the tiles that other masks leave.
 template <typename Function>
 detail::mask_function_term<Function> mask_function(const Function& function) {
-  return {&function};
+  return {&function, nullptr};
+}
+
+/// The same with what block_mask::of(function, ...) has found: blocks that it hides cost nothing, and in blocks that are whole for it the function
+/// is not asked. The blocks must be those of this very function (or made by show, which leaves no block whole), and outlive the call; a call has
+/// one block mask, so blocks(...) may not be given as well. Not for calls on a cache, whose functions count tokens and whose blocks count rows.
+template <typename Function>
+detail::mask_function_term<Function> mask_function(const Function& function, const block_mask& blocks) {
+  return {&function, &blocks};
 }
 
 HEED_NAMESPACE_END

@@ -50,7 +50,7 @@ decode_kernel<Query, Stored, Acc> select_decode(isa target) {
 /// much. Block masks stay with the forward kernel, which does not read what they hide.
 template <typename Scalar, typename Stored>
 bool is_decode(const problem<Scalar, Stored>& p) {
-  if (p.terms.blocks) return false;
+  if (p.terms.sparse()) return false;
   for (index b = 0; b < p.batch(); ++b)
     if (p.n_q(b) > 1 && (p.n_q(b) > 8 || p.n_kv(b) < 256 * p.n_q(b))) return false;
   return true;

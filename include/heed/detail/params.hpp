@@ -30,7 +30,7 @@ struct band {
 };
 
 /// A block of scores or weights that a kernel has in scratch: the one of query i and key j is
-/// data[(i - i_begin) * query_step + (j - j_begin) * key_step].
+/// data[(i - i_begin) * query_step + (j - j_begin) * key_step]. One of the steps is 1.
 template <typename Acc>
 struct score_block {
   Acc* data;
@@ -38,7 +38,7 @@ struct score_block {
   size query_step, key_step;
 };
 
-/// Something outside the kernels that works on a block of head h of sequence b, in natural units. One indirect call a block.
+/// Something outside the kernels that works on a block of head h of sequence b. One indirect call a block.
 template <typename Acc>
 struct block_hook {
   void (*run)(const void* context, size b, size h, const score_block<Acc>& block) = nullptr;
@@ -50,7 +50,7 @@ struct block_mask_params {
   const std::uint8_t* visible = nullptr;  // null: no such mask
   size row = 0;
   size block_q = 1, block_kv = 1;
-  bool whole_needs_no_hook = true;  // a block of state 2 has nothing that mask_hook would hide
+  bool whole_needs_no_hook = false;  // a block of state 2 has nothing that mask_hook would hide
 };
 
 /// How a score comes from a dot product, in this order; then the softmax with the sink, then weight_hook.
@@ -62,12 +62,12 @@ struct score_params {
   size bias_row = 0, bias_col = 0;
   Acc alibi_slope = 0;  // adds -slope * |i + alibi_offset - j|
   size alibi_offset = 0;
-  block_hook<Acc> score_hook;  // the user's score function; a score it makes -inf is masked
+  block_hook<Acc> score_hook;  // the user's score function, in natural units; a score it makes -inf is masked
   detail::band band;           // masks, composed by AND
   const bool* keep = nullptr;  // keep[i * keep_row + j * keep_col]; true: attend
   size keep_row = 0, keep_col = 0;
   block_mask_params blocks;
-  block_hook<Acc> mask_hook;  // the user's mask: makes hidden scores -inf
+  block_hook<Acc> mask_hook;  // the user's mask: makes hidden scores -inf, whatever their units
   bool has_sink = false;
   Acc sink = 0;                 // joins the denominator, has no value
   block_hook<Acc> weight_hook;  // dropout: changes exp(s - max) after it has been summed

@@ -53,7 +53,7 @@ void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
   // Rows of a task: all of a head for one thread; else a few blocks, the heaviest (with causal, the last) first.
   const int workers = p.options.executor ? (std::max)(p.options.threads, p.options.executor->workers()) : p.options.threads;
   index unit = kernel.block_rows;
-  if (p.terms.blocks) unit = std::lcm(unit, p.terms.blocks->params(0, 0).block_q);
+  if (p.terms.sparse()) unit = std::lcm(unit, p.terms.sparse()->params(0, 0).block_q);
   const index units = (longest + unit - 1) / unit;
   const index task_units = workers <= 1 ? (std::max)(units, index(1)) : (std::max)(index(1), units / (8 * workers));
   const index task_rows = task_units * unit, tasks_per_head = (longest + task_rows - 1) / task_rows;

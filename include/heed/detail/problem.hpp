@@ -31,6 +31,10 @@ template <typename Scalar, typename Stored = Scalar>
 struct problem {
   using accumulator = accumulator_t<Scalar>;
 
+  problem(const tensor_view<const Scalar>& q, const stored_tensor<Stored>& k, const stored_tensor<Stored>& v, const tensor_view<Scalar>& o,
+          const tensor_view<accumulator>& l, const attention_options& opts)
+      : query(q), key(k), value(v), out(o), lse(l), options(opts) {}
+
   tensor_view<const Scalar> query;              // [B,H,n_q,d_k]
   stored_tensor<Stored> key, value;             // [B,H_kv,n_kv,d_k], [B,H_kv,n_kv,d_v]
   tensor_view<Scalar> out;                      // [B,H,n_q,d_v]
@@ -42,6 +46,10 @@ struct problem {
   const index* query_starts = nullptr;
   const index* key_starts = nullptr;
   index sequences = 0;
+
+  // A call on a cache: queries and keys are tokens of a longer sequence, of which the first `dropped` are gone (null: none).
+  bool cached = false;
+  const index* dropped = nullptr;
 
   index batch() const { return query_starts ? sequences : query.batch; }
   index num_heads() const { return query.heads; }
@@ -55,9 +63,11 @@ struct problem {
   }
   double scale() const { return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index(1)))); }
 
+  /// The key that the first query of sequence b stands at.
+  index diagonal(index b) const { return options.causal == causal::top_left ? 0 : n_kv(b) - n_q(b); }
   /// The visible band of sequence b: causal and window on one diagonal.
   detail::band band(index b) const {
-    const index offset = options.causal == causal::top_left ? 0 : n_kv(b) - n_q(b);
+    const index offset = diagonal(b);
     detail::band visible;
     if (options.window_left >= 0) visible.low = offset - (std::min)(options.window_left, unbounded);
     if (options.window_right >= 0) visible.high = offset + (std::min)(options.window_right, unbounded);
@@ -102,16 +112,39 @@ struct problem {
       score.alibi_slope = terms.alibi.values[h];
       score.alibi_offset = n_kv(b) - n_q(b);
     }
-    score.score_hook = terms.score_function;
-    if (terms.blocks) score.blocks = terms.blocks->params(b, h);
-    score.blocks.whole_needs_no_hook = !terms.keep_bits.view.data;  // a block that is whole for the mask function is not so for the bits
-    if (terms.has_masks()) score.mask_hook = {&detail::terms<accumulator>::run_masks_hook, &terms};
+    if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
+    score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.keep_bits.view.data;  // whole for the function, not for the bits
+    if (terms.score_function.run) score.score_hook = {&run_score_hook, this};
+    if (terms.keep_bits.view.data || terms.mask_function.run) score.mask_hook = {&run_mask_hook, this};
     if (terms.sinks.values && !is_negative_infinity(terms.sinks.values[h])) {
       score.has_sink = true;
       score.sink = terms.sinks.values[h];
     }
-    if (terms.dropout.probability > 0) score.weight_hook = {&run_dropout<accumulator>, &terms.dropout};
+    if (terms.dropout.probability > 0) score.weight_hook = {&run_weight_hook, this};
     return score;
+  }
+
+ private:
+  /// A block as the user's functions and dropout count it: rows of the call, or with a cache tokens of the sequence.
+  score_block<accumulator> counted(index b, score_block<accumulator> block) const {
+    if (!cached) return block;
+    const index first_key = dropped ? dropped[b] : 0, first_query = first_key + diagonal(b);
+    block.i_begin += first_query, block.i_end += first_query;
+    block.j_begin += first_key, block.j_end += first_key;
+    return block;
+  }
+  static void run_score_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
+    const problem& p = *static_cast<const problem*>(context);
+    p.terms.score_function.run(p.terms.score_function.context, b, h, p.counted(b, block));
+  }
+  static void run_mask_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
+    const problem& p = *static_cast<const problem*>(context);
+    if (p.terms.keep_bits.view.data) p.terms.hide_by_bits(b, h, block);
+    if (p.terms.mask_function.run) p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block));
+  }
+  static void run_weight_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
+    const problem& p = *static_cast<const problem*>(context);
+    run_dropout<accumulator>(p.terms.dropout, b, h, p.counted(b, block));
   }
 };
 
@@ -161,11 +194,13 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
       if (terms.key_lengths[b] < 0 || terms.key_lengths[b] > n_kv)
         fail_with("heed::", function, ": key_lengths: entry ", b, " is ", terms.key_lengths[b], ", but kv_length is ", n_kv);
   }
-  if (terms.blocks) {
-    check_broadcast(function, "blocks", "batch", terms.blocks->batch(), batch);
-    check_broadcast(function, "blocks", "num_heads", terms.blocks->heads(), heads);
-    check_equal(function, "blocks: n_q", terms.blocks->n_q(), "query's n_q", n_q);
-    check_equal(function, "blocks: n_kv", terms.blocks->n_kv(), "key's kv_length", n_kv);
+  if (terms.blocks && terms.function_blocks)
+    fail_with("heed::", function, ": a call takes one block mask, but was given 2: blocks, and that of mask_function");
+  if (const block_mask* const mask = terms.sparse()) {
+    check_broadcast(function, "blocks", "batch", mask->batch(), batch);
+    check_broadcast(function, "blocks", "num_heads", mask->heads(), heads);
+    check_equal(function, "blocks: n_q", mask->n_q(), "query's n_q", n_q);
+    check_equal(function, "blocks: n_kv", mask->n_kv(), "key's kv_length", n_kv);
   }
   if (!(terms.dropout.probability >= 0 && terms.dropout.probability < 1))
     fail_with("heed::", function, ": dropout: probability must be in [0, 1), but is ", terms.dropout.probability);
@@ -177,8 +212,8 @@ problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_v
                                             const stored_tensor<Stored>& value, const tensor_view<Scalar>& out,
                                             const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options,
                                             const Terms&... given) {
-  static_assert(all_different<Terms...>, "a term of attention may be given once");
-  problem<Scalar, Stored> p{query, key, value, out, lse, options, {}, nullptr, nullptr, 0};
+  static_assert(all_different<typename purpose_of<Terms>::type...>, "a term of attention may be given once");
+  problem<Scalar, Stored> p(query, key, value, out, lse, options);
   (p.terms.add(given), ...);
 
   check_equal(function, "key: head_dim", key.cols, "query's head_dim", query.cols);

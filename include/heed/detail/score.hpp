@@ -39,7 +39,7 @@ Acc negative_infinity() {
 /// Runs a hook on one pair.
 template <typename Acc>
 Acc hooked(const block_hook<Acc>& hook, const score_params<Acc>& score, Acc x, size i, size j) {
-  hook.run(hook.context, score.b, score.h, score_block<Acc>{&x, i, i + 1, j, j + 1, 0, 0});
+  hook.run(hook.context, score.b, score.h, score_block<Acc>{&x, i, i + 1, j, j + 1, 1, 1});
   return x;
 }
 
