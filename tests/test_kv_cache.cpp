@@ -1,4 +1,6 @@
 #include <heed/kv_cache.hpp>
+#include <heed/multi_head.hpp>
+#include <heed/paged_kv_cache.hpp>
 #include <heed/position.hpp>
 
 #include <cstdint>
@@ -53,6 +55,53 @@ TEST_CASE("any cut of a prompt into chunks gives what one call gives") {
   }
 }
 
+TEST_CASE("functions and dropout see tokens of the sequence, however it is cut") {
+  const tokens<double> t(40, 4, 2, 8, 6, 1);
+  heed::attention_options options = causal();
+  const heed::index window = GENERATE(heed::index(-1), heed::index(6));
+  options.window_left = window;
+  const auto bend = [](auto score, heed::index, heed::index h, heed::index i, heed::index j) {
+    using scalar = decltype(score);
+    return (i + 2 * j) % 7 == 0 ? -std::numeric_limits<scalar>::infinity() : score + scalar(0.125) * scalar((3 * i + j + h) % 5);
+  };
+  const auto shows = [](heed::index, heed::index h, heed::index i, heed::index j) { return i == j || (3 * i + j + h) % 4 != 0; };
+  const auto in_one_call = [&](auto zero) {
+    using Scalar = decltype(zero);
+    const tokens<Scalar> same(40, 4, 2, 8, 6, 1);
+    heed::rows<Scalar> out(40, 24);  // by no cache at all
+    heed::reference_multi_head_attention_into(same.query_view(0, 40), same.key_view(0, 40), same.value_view(0, 40),
+                                              heed::bnhd(out.data(), 1, 40, 4, 6), {}, options, heed::score_function(bend),
+                                              heed::mask_function(shows), heed::dropout(0.3, 5));
+    return out;
+  };
+  const heed::rows<double> whole = in_one_call(0.0);
+  const heed::rows<long double> exact = in_one_call(0.0L);
+  for (const std::vector<heed::index>& cut : cuts) {
+    heed::kv_cache<double> cache(1, 2, 8, 6, 4, window);
+    heed::paged_kv_cache<double> pages(12, 4, 2, 8, 6);
+    const std::vector<heed::index> sequence{pages.add_sequence()};
+    heed::rows<double> reference(40, 24), fused(40, 24), paged(40, 24);
+    for (std::size_t n = 0; n + 1 < cut.size(); ++n) {
+      const heed::index first = cut[n], count = cut[n + 1] - first;
+      const auto run = [&](const auto& attend, const auto& from) {
+        return attend(from, t, first, first + count, options, heed::score_function(bend), heed::mask_function(shows),
+                      heed::dropout(0.3, 5));
+      };
+      t.append(cache, 0, first, first + count);
+      t.append(pages, sequence[0], first, first + count);
+      const auto by_reference = [](const auto&... arguments) { return testing::reference_from(arguments...); };
+      const auto by_kernels = [](const auto&... arguments) { return testing::attention_from(arguments...); };
+      reference.middleRows(first, count) = run(by_reference, cache);
+      fused.middleRows(first, count) = run(by_kernels, cache);
+      paged.middleRows(first, count) = run(by_kernels, pages.batch(sequence));
+    }
+    CAPTURE(cut, window);
+    CHECK(reference == whole);
+    testing::check_as_exact_as(fused, whole, exact);
+    testing::check_as_exact_as(paged, whole, exact);
+  }
+}
+
 TEST_CASE("a cache that has been truncated is as if it had never seen the rest") {
   const tokens<double> t(20, 2, 2, 8, 8, 2);
   heed::kv_cache<double> fresh(1, 2, 8, 8), cut(1, 2, 8, 8);
@@ -89,6 +138,45 @@ TEMPLATE_TEST_CASE("a rolling cache gives what the whole one gives under its win
   }
   CHECK(rolling.length(0) <= window + step);
   CHECK(rolling.bytes() == reserved);
+}
+
+TEST_CASE("a rolling cache can be cut back as far as its history reaches, and no further") {
+  constexpr heed::index window = 5;
+  const tokens<double> t(30, 2, 1, 8, 8, 9);
+  heed::attention_options options = causal();
+  options.window_left = window;
+  heed::kv_cache<double> whole(1, 1, 8, 8), rolling(1, 1, 8, 8, 4, window);
+  for (heed::index first = 0; first < 18; first += 3) {
+    t.append(whole, 0, first, first + 3);
+    t.append(rolling, 0, first, first + 3);
+  }
+  REQUIRE(rolling.length(0) == window + 3);
+  REQUIRE(rolling.dropped()[0] == 10);
+  testing::check_refused([&] { rolling.truncate(0, 4); }, {"heed::kv_cache::truncate", "length 4", "window 5", "dropped the 10"});
+  CHECK(rolling.length(0) == window + 3);
+  testing::check_refused([&] { testing::attention_from(rolling, t, 14, 18, options); },
+                         {"cached_attention_into", "window", "1 tokens before the 8", "dropped 10"});
+  rolling.truncate(0, window + 1);
+  whole.truncate(0, 16);
+  CHECK(rolling.position(0) == 16);
+  CHECK(testing::reference_from(rolling, t, 15, 16, options) == testing::reference_from(whole, t, 15, 16, options));
+  rolling.truncate(0, window);
+  whole.truncate(0, 15);
+  t.append(rolling, 0, 20, 24);
+  t.append(whole, 0, 20, 24);
+  CHECK(rolling.position(0) == 19);
+  CHECK(testing::reference_from(rolling, t, 20, 24, options) == testing::reference_from(whole, t, 20, 24, options));
+
+  rolling.clear(0);
+  CHECK(rolling.position(0) == 0);
+  whole.clear();
+  t.append(rolling, 0, 0, 8);  // nothing dropped yet: any cut is right
+  t.append(whole, 0, 0, 8);
+  rolling.truncate(0, 2);
+  whole.truncate(0, 2);
+  t.append(rolling, 0, 8, 10);
+  t.append(whole, 0, 8, 10);
+  CHECK(testing::reference_from(rolling, t, 8, 10, options) == testing::reference_from(whole, t, 8, 10, options));
 }
 
 TEST_CASE("sequences of different lengths do not know of each other") {
@@ -135,6 +223,20 @@ TEST_CASE("an int8 row of zeros stays zero") {
   for (heed::index c = 0; c < 4; ++c) CHECK(cache.keys().head(0, 0, 0, 1).at<float>(0, c) == 0);
 }
 
+TEST_CASE("an int8 row with an infinity or NaN is NaN throughout") {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    tokens<float> t(2, 1, 1, 4, 4, 6);
+    t.key(0, 2) = bad;
+    heed::kv_cache<std::int8_t> cache(1, 1, 4, 4);
+    t.append(cache, 0, 0, 2);
+    const auto rows = cache.keys().head(0, 0, 0, 2);
+    for (heed::index c = 0; c < 4; ++c) {
+      CHECK(std::isnan(rows.at<float>(0, c)));
+      CHECK(std::isfinite(rows.at<float>(1, c)));
+    }
+  }
+}
+
 TEST_CASE("the bytes of a cache") {
   static_assert(heed::kv_cache_bytes(32, 8, 128, 1000, 2) == 2ll * 32 * 8 * 128 * 1000 * 2, "");
   CHECK(heed::kv_cache<float>(3, 2, 8, 6, 10).bytes() == 3 * 2 * 10 * (8 + 6) * 4);
@@ -175,4 +277,8 @@ TEST_CASE("a cache refuses what does not fit, and holds what it held") {
   options.window_left = 5;
   const std::vector<heed::index> lengths{2};
   testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options, heed::key_lengths(lengths)); }, {"key_lengths"});
+  const auto shows = [](heed::index, heed::index, heed::index, heed::index) { return true; };
+  const auto blocks = heed::block_mask::of(shows, 1, 1, 3, 3);
+  testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options, heed::mask_function(shows, blocks)); },
+                         {"cached_attention_into", "blocks and mask_function apart"});
 }

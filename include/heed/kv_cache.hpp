@@ -17,10 +17,11 @@ constexpr index kv_cache_bytes(index layers, index num_kv_heads, index head_dim,
 
 /// The keys and values that a decoder has seen, for a batch of sequences of one layer: each key/value head of each sequence lies in one piece.
 ///
-/// Stored is float, double, Eigen::bfloat16, Eigen::half, or std::int8_t with one float scale a row (scale = max |row| / 127).
+/// Stored is float, double, Eigen::bfloat16, Eigen::half, or std::int8_t with one float scale a row (scale = max |row| / 127; a row with an infinity
+/// or NaN in it is NaN throughout).
 /// With a window the cache keeps only what a later query may look back to: the `window` tokens before the newest append. Sequences may have
 /// different lengths. Grows by doubling; appending within the capacity allocates nothing.
-/// Invariant: sequence b holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage, in order.
+/// Invariant: sequence b holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage: in order, its tokens from dropped_[b] on.
 template <typename Stored>
 class kv_cache {
  public:
@@ -33,7 +34,7 @@ class kv_cache {
     if (window < -1) detail::fail_with("heed::kv_cache: window must be -1 (unbounded) or more, but is ", window);
     first_.assign(static_cast<std::size_t>(batch), 0);
     lengths_.assign(static_cast<std::size_t>(batch), 0);
-    appended_.assign(static_cast<std::size_t>(batch), 0);
+    dropped_.assign(static_cast<std::size_t>(batch), 0);
     reserve(capacity);
   }
 
@@ -44,8 +45,10 @@ class kv_cache {
   /// Tokens that sequence b holds now.
   index length(index b) const { return lengths_[static_cast<std::size_t>(b)]; }
   /// Tokens ever appended to sequence b, less those truncated: the position of its next token.
-  index position(index b) const { return appended_[static_cast<std::size_t>(b)]; }
+  index position(index b) const { return dropped_[static_cast<std::size_t>(b)] + length(b); }
   const std::vector<index>& lengths() const { return lengths_; }
+  /// Tokens that each sequence has dropped from its beginning, as a rolling cache does.
+  const std::vector<index>& dropped() const { return dropped_; }
   /// Bytes of keys, values and scales that are reserved.
   index bytes() const { return key_.bytes() + value_.bytes(); }
 
@@ -74,21 +77,28 @@ class kv_cache {
     append_entry(b, 0, key, value);
   }
 
-  /// Forgets all but the first `length` of the tokens that sequence b holds.
+  /// Forgets all but the first `length` of the tokens that sequence b holds. Where a rolling cache has dropped earlier ones, those that stay must be
+  /// its window at least: the next token looks back as far.
   void truncate(index b, index length) {
     check_sequence("truncate", b);
     const std::size_t s = static_cast<std::size_t>(b);
     if (length < 0 || length > lengths_[s])
       detail::fail_with("heed::kv_cache::truncate: length ", length, " is not in [0, ", lengths_[s], "], what sequence ", b, " holds");
-    appended_[s] -= lengths_[s] - length;
+    if (dropped_[s] > 0 && length < window_)
+      detail::fail_with("heed::kv_cache::truncate: length ", length, " is less than the window ", window_, " of the next token, and sequence ", b,
+                        " has dropped the ", dropped_[s], " tokens before; clear(", b, ") empties it");
     lengths_[s] = length;
   }
 
+  /// Empties sequence b; keeps the memory.
+  void clear(index b) {
+    check_sequence("clear", b);
+    const std::size_t s = static_cast<std::size_t>(b);
+    first_[s] = lengths_[s] = dropped_[s] = 0;
+  }
   /// Empties every sequence; keeps the memory.
   void clear() {
-    std::fill(first_.begin(), first_.end(), 0);
-    std::fill(lengths_.begin(), lengths_.end(), 0);
-    std::fill(appended_.begin(), appended_.end(), 0);
+    for (index b = 0; b < batch(); ++b) clear(b);
   }
 
   detail::stored_tensor<Stored> keys() const { return key_.view(*this); }
@@ -148,6 +158,7 @@ class kv_cache {
     const std::size_t s = static_cast<std::size_t>(b);
     if (window_ >= 0 && lengths_[s] > window_) {  // no later query looks further back
       first_[s] += lengths_[s] - window_;
+      dropped_[s] += lengths_[s] - window_;
       lengths_[s] = window_;
     }
     const index n = key.rows, needed = lengths_[s] + n;
@@ -158,7 +169,6 @@ class kv_cache {
     store(key_, b, entry, first_[s] + lengths_[s], key);
     store(value_, b, entry, first_[s] + lengths_[s], value);
     lengths_[s] = needed;
-    appended_[s] += n;
   }
   /// Moves what sequence s holds to the front of its storage. A rolling cache of capacity 2 window does so once in `window` tokens.
   void to_front(std::size_t s) {
@@ -186,7 +196,7 @@ class kv_cache {
 
   storage key_, value_;
   index window_, capacity_ = 0;
-  std::vector<index> first_, lengths_, appended_;
+  std::vector<index> first_, lengths_, dropped_;
 };
 
 namespace detail {
@@ -198,16 +208,26 @@ auto make_cached_problem(const char* function, const tensor_view<const Scalar>& 
     fail_with("heed::", function, ": window_left ", options.window_left, " asks for more than the cache keeps: its window is ", cache.window());
   auto problem = make_stored_problem(function, query, cache.keys(), cache.values(), out, lse, options, terms...);
   if (problem.terms.key_lengths.data) fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
+  if (problem.terms.function_blocks)
+    fail_with("heed::", function, ": with a cache a mask function counts tokens and its blocks count rows; give blocks and mask_function apart");
   problem.terms.key_lengths = cache.lengths();
+  problem.cached = true;
+  problem.dropped = cache.dropped().data();
+  for (index b = 0; b < problem.batch(); ++b)
+    if (problem.dropped[b] > 0 && problem.n_q(b) > 0 && problem.band(b).low < 0)
+      fail_with("heed::", function, ": the window of query 0 of sequence ", b, " begins ", -problem.band(b).low,
+                " tokens before the ", problem.n_kv(b), " that the cache holds; it has dropped ", problem.dropped[b]);
   return problem;
 }
 }  // namespace detail
 
 /// Attention of new queries against a cache: decoding, or a chunk of a prompt after its keys and values have been appended.
 ///
-/// query [B, H, n_q, Dk], cache of B sequences -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {}. With causal::bottom_right the queries are the
-/// newest n_q tokens of their sequence, so any cut of a prompt into chunks gives what one call gives. A rolling cache needs a window_left that is
-/// not larger than its window. Throws std::invalid_argument where the sizes do not fit together.
+/// query [B, H, n_q, Dk], cache of B sequences -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {}. The queries are the newest n_q tokens of their
+/// sequence (with causal::top_left, the first that the cache holds). With causal::bottom_right any cut of a prompt into chunks gives what one call
+/// gives; so that this holds for functions and dropout too, they are given the numbers of the tokens in the sequence as i and j. keep, bias and
+/// blocks count rows of the call. A rolling cache needs a window_left that is not larger than its window, and no more queries than were appended
+/// last. Throws std::invalid_argument where the sizes do not fit together.
 template <typename Query, typename Cache, typename Scalar, typename... Terms>
 void cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
                            const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, workspace& memory,

@@ -114,6 +114,7 @@ class paged_kv_cache {
         lengths_.push_back(cache.length(s));
         stride_ = (std::max)(stride_, index(cache.at(s).pages.size()));
       }
+      dropped_.assign(lengths_.size(), 0);
       table_.assign(static_cast<std::size_t>(sequences.size * stride_), 0);
       for (index b = 0; b < sequences.size; ++b) {
         const std::vector<index>& pages = cache.at(sequences[b]).pages;
@@ -122,6 +123,7 @@ class paged_kv_cache {
     }
     index window() const { return -1; }
     const std::vector<index>& lengths() const { return lengths_; }
+    const std::vector<index>& dropped() const { return dropped_; }
     detail::stored_tensor<Stored> keys() const { return view(cache_.key_); }
     detail::stored_tensor<Stored> values() const { return view(cache_.value_); }
 
@@ -136,7 +138,7 @@ class paged_kv_cache {
       return view;
     }
     const paged_kv_cache& cache_;
-    std::vector<index> lengths_, table_;
+    std::vector<index> lengths_, dropped_, table_;
     index stride_ = 0;
   };
   batch_view batch(const index_list& sequences) const { return batch_view(*this, sequences); }

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <heed/detail/score.hpp>
 #include <heed/tensor.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 HEED_NAMESPACE_BEGIN
@@ -12,16 +15,22 @@ namespace detail {
 template <typename Stored>
 constexpr bool is_quantised = std::is_same<Stored, std::int8_t>::value;
 
-/// Writes row i of `from` as row i of `to`. An int8 row is from / scale rounded to nearest, with scale = max |from| / 127.
+/// Writes row i of `from` as row i of `to`. An int8 row is from / scale rounded to nearest, with scale = max |from| / 127. One that holds an infinity
+/// or NaN becomes NaN throughout: 0 under a scale of NaN.
 template <typename Scalar, typename Stored>
 void store_row(const matrix_view<const Scalar>& from, const matrix_view<Stored>& to, float* scale, index i) {
   using Acc = accumulator_t<Scalar>;
   if constexpr (is_quantised<Stored>) {
+    const auto element = [&](index c) { return static_cast<float>(Acc(from(i, c))); };
     float largest = 0;
-    for (index c = 0; c < from.cols; ++c) largest = (std::max)(largest, std::abs(static_cast<float>(Acc(from(i, c)))));
-    *scale = largest / 127;
-    const float inverse = largest > 0 ? 127 / largest : 0;
-    for (index c = 0; c < from.cols; ++c) to(i, c) = static_cast<Stored>(std::lrint(static_cast<float>(Acc(from(i, c))) * inverse));
+    bool finite = true;
+    for (index c = 0; c < from.cols; ++c) {
+      largest = (std::max)(largest, std::abs(element(c)));
+      finite = finite && is_finite(element(c));
+    }
+    *scale = finite ? largest / 127 : std::numeric_limits<float>::quiet_NaN();
+    const float inverse = finite && largest > 0 ? 127 / largest : 0;
+    for (index c = 0; c < from.cols; ++c) to(i, c) = finite ? static_cast<Stored>(std::lrint(element(c) * inverse)) : Stored(0);
   } else {
     for (index c = 0; c < from.cols; ++c) to(i, c) = static_cast<Stored>(Acc(from(i, c)));
   }
