@@ -127,6 +127,7 @@ int main(int argc, char** argv) {
   if (!list) bench::describe_machine();
   bench::register_forward(everything);
   bench::register_small(everything);
+  bench::register_terms(everything);
   bench::register_decode(everything);
   bench::register_projection(everything);
   bench::register_linear(everything);

@@ -6,6 +6,7 @@ namespace bench {
 
 void register_forward(bool everything);
 void register_small(bool everything);
+void register_terms(bool everything);
 void register_decode(bool everything);
 void register_projection(bool everything);
 void register_linear(bool everything);
