@@ -79,6 +79,10 @@ struct combination {
   feature a, b;
 
   bool has(feature f) const { return a == f || b == f; }
+  template <typename... Features>
+  bool has_any(Features... all) const {
+    return (has(all) || ...);
+  }
   std::string name() const { return std::string(names[unsigned(a)]) + " + " + names[unsigned(b)]; }
   /// Two that are the same argument in two ways cannot be given together.
   bool possible() const {
@@ -92,9 +96,11 @@ struct combination {
   heed::index d_v() const { return has(feature::value_dim) ? 9 : 20; }
 };
 
+/// Each feature alone (that is, with plain), or every two of them.
+enum class combined { alone, in_pairs };
 template <typename Visit>
-void for_each_combination(const Visit& visit) {
-  for (unsigned a = 0; a < unsigned(feature::count); ++a)
+void for_each_combination(combined how, const Visit& visit) {
+  for (unsigned a = 0; a < (how == combined::alone ? 1 : unsigned(feature::count)); ++a)
     for (unsigned b = a + 1; b < unsigned(feature::count); ++b) {
       const combination features{feature(a), feature(b)};  // plain with a feature is that feature alone
       if (features.possible()) visit(features);
@@ -129,6 +135,9 @@ struct term_numbers {
     return {bias.template cast<Other>(), slopes.template cast<Other>(), sinks.template cast<Other>(), factors.template cast<Other>()};
   }
 };
+
+/// Where keys and values lie, which decides how some terms are given.
+enum class path { tensors, ragged, cache };
 
 /// One combination at one size: options and terms.
 struct setup {
@@ -182,12 +191,13 @@ struct setup {
     if (c.has(feature::mask_function_in_blocks)) blocks = heed::block_mask::of(shown, batch, heads, s.n_q, s.n_kv, 16, 32);
   }
 
-  /// What tensors are told of the lengths. (Caches bring lengths of their own.)
-  heed::index_list own_lengths() const { return features.has(feature::key_lengths) ? heed::index_list(lengths) : heed::index_list(); }
-
-  /// call(terms...): a term that the combination lacks is empty.
+  /// call(terms...): a term that the combination lacks is empty. Tensors are told of the lengths; caches and ragged batches bring
+  /// their own.
   template <typename Acc, typename Call>
-  void with_terms(const term_numbers<Acc>& n, const heed::index_list& lengths_given, const Call& call) const {
+  void with_terms(const term_numbers<Acc>& n, path kind, const Call& call) const {
+    const bool told = kind == path::tensors && features.has(feature::key_lengths);
+    const heed::index_list lengths_given = told ? heed::index_list(lengths) : heed::index_list();
+    const bool function_in_blocks = features.has(feature::mask_function_in_blocks), apart = kind == path::cache;
     const auto go = [&](const auto&... functions) {
       tensor_view<const Acc> bias_view;
       if (features.has(feature::bias)) bias_view = bhnd(n.bias.data(), batch, heads, shape.n_q, shape.n_kv);
@@ -197,17 +207,18 @@ struct setup {
       if (features.has(feature::keep_keys)) keep_view = bhnd(keep.data(), heed::index(1), heads, heed::index(1), shape.n_kv);
       tensor_view<const std::uint8_t> bits_view;
       if (features.has(feature::keep_bits)) bits_view = bhnd(bits.data(), heed::index(1), heads, shape.n_q, bits.cols());
-      const bool in_blocks = features.has(feature::blocks) || features.has(feature::mask_function_in_blocks);
+      const bool in_blocks = features.has(feature::blocks) || (function_in_blocks && apart);
       call(heed::keep(keep_view), heed::keep_bits(bits_view, shape.n_kv), heed::bias(bias_view), heed::alibi(n.slopes),
            heed::sinks(n.sinks), heed::logit_scales(n.factors), heed::key_lengths(lengths_given),
            in_blocks ? heed::blocks(blocks) : heed::detail::blocks_term(),
            heed::dropout(features.has(feature::dropout) ? 0.3 : 0.0, 27), functions...);
     };
-    const bool masks = features.has(feature::mask_function) || features.has(feature::mask_function_in_blocks);
+    const auto mask = function_in_blocks && !apart ? heed::mask_function(shown, blocks) : heed::mask_function(shown);
+    const bool masks = features.has(feature::mask_function) || function_in_blocks;
     if (features.has(feature::score_function)) {
-      masks ? go(heed::score_function(changed_score), heed::mask_function(shown)) : go(heed::score_function(changed_score));
+      masks ? go(heed::score_function(changed_score), mask) : go(heed::score_function(changed_score));
     } else {
-      masks ? go(heed::mask_function(shown)) : go();
+      masks ? go(mask) : go();
     }
   }
 };
@@ -215,6 +226,7 @@ struct setup {
 /// The inputs of one setup, [B,H,N,D].
 template <typename Scalar>
 struct inputs {
+  using scalar = Scalar;
   heed::index n_q, n_kv, kv_heads, d_k, d_v;
   heed::rows<Scalar> query, key, value;
 
@@ -291,25 +303,45 @@ struct spread {
   tensor_view<Scalar> view;
 };
 
+/// One combination at one size.
 template <typename Scalar>
-outputs<Scalar> reference_of(const setup& s, const term_numbers<heed::accumulator_t<Scalar>>& numbers, const inputs<Scalar>& in) {
-  outputs<Scalar> result(in);
-  s.with_terms(numbers, s.own_lengths(), [&](const auto&... terms) {
-    heed::reference_multi_head_attention_into(in.query_view(), in.key_view(), in.value_view(), result.out_view(), result.lse_view(),
-                                              s.options, terms...);
-  });
-  return result;
-}
-
-/// One combination at one size, with what is right for it.
-template <typename Scalar>
-struct judged {
+struct sample {
   setup s;
   inputs<Scalar> in;
-  outputs<double> exact;
 
-  judged(const combination& features, const sizes& shape)
-      : s(features, shape), in(s), exact(reference_of(s, s.numbers.template cast<double>(), in.template cast<double>())) {}
+  sample(const combination& features, const sizes& shape) : s(features, shape), in(s) {}
+  std::string name() const { return s.features.name() + ", n_q " + std::to_string(in.n_q) + ", n_kv " + std::to_string(in.n_kv); }
+};
+
+/// What is right for each sample, and how wrong the reference in Scalar is over all of them: in a few rows alone it may be right by
+/// luck.
+template <typename Scalar>
+struct judged {
+  std::vector<outputs<testing::wider_t<Scalar>>> exact;
+  testing::reference_error error;
+};
+/// reference(n, sample, inputs, numbers) -> outputs, in the type of the inputs.
+template <typename Scalar, typename Reference>
+judged<Scalar> judge(const std::vector<sample<Scalar>>& samples, const Reference& reference) {
+  using wide = testing::wider_t<Scalar>;
+  judged<Scalar> right;
+  for (std::size_t n = 0; n < samples.size(); ++n) {
+    const sample<Scalar>& one = samples[n];
+    right.exact.push_back(reference(n, one, one.in.template cast<wide>(), one.s.numbers.template cast<wide>()));
+    const outputs<Scalar> same = reference(n, one, one.in, one.s.numbers.template cast<heed::accumulator_t<Scalar>>());
+    right.error.out = (std::max)(right.error.out, testing::max_error(same.out, right.exact.back().out));
+    right.error.lse = (std::max)(right.error.lse, testing::max_error(same.lse, right.exact.back().lse));
+  }
+  return right;
+}
+
+const auto reference_on_tensors = [](std::size_t, const auto& one, const auto& in, const auto& numbers) {
+  outputs<typename std::decay_t<decltype(in)>::scalar> result(in);
+  one.s.with_terms(numbers, path::tensors, [&](const auto&... terms) {
+    heed::reference_multi_head_attention_into(in.query_view(), in.key_view(), in.value_view(), result.out_view(), result.lse_view(),
+                                              one.s.options, terms...);
+  });
+  return result;
 };
 
 /// Appends the keys of a setup in pieces that end anywhere, sequence by sequence.
@@ -347,77 +379,177 @@ heed::paged_kv_cache<Stored> make_paged_cache(const setup& s, const inputs<Scala
 }
 const std::vector<heed::index> both_sequences{0, 1};
 
+template <typename Scalar>
+void check_right(const outputs<Scalar>& got, const judged<Scalar>& right, std::size_t n) {
+  testing::check_error(got.out, right.exact[n].out, right.error.out);
+  testing::check_error(got.lse, right.exact[n].lse, right.error.lse, 1);
+}
+
 /// Runs a path on every instruction set, and with the best one on three threads, which must change nothing.
 template <typename Scalar, typename Run>
-void check_path(const char* path, const judged<Scalar>& right, const testing::reference_error& error, const heed::index_list& lengths,
-                const Run& run) {
+void check_path(const char* name, const sample<Scalar>& one, const judged<Scalar>& right, std::size_t n, path kind, const Run& run) {
   heed::workspace memory;
+  const auto numbers = one.s.numbers.template cast<heed::accumulator_t<Scalar>>();
   const auto run_with = [&](heed::isa target, int threads) {
-    outputs<Scalar> got(right.in);
-    heed::attention_options options = right.s.options;
+    outputs<Scalar> got(one.in);
+    heed::attention_options options = one.s.options;
     options.target = target;
     options.threads = threads;
-    right.s.with_terms(right.s.numbers, lengths, [&](const auto&... terms) { run(got, options, memory, terms...); });
+    one.s.with_terms(numbers, kind, [&](const auto&... terms) { run(got, options, memory, terms...); });
     return got;
   };
+  INFO(name << ": " << one.name());
   for (const heed::isa target : testing::isas()) {
-    INFO(path << " on " << testing::name_of(target));
-    const outputs<Scalar> got = run_with(target, 1);
-    testing::check_error(got.out, right.exact.out, error.out);
-    testing::check_error(got.lse, right.exact.lse, error.lse, 1);
+    INFO("on " << testing::name_of(target));
+    check_right(run_with(target, 1), right, n);
   }
-  INFO(path << " on three threads");
-  const outputs<Scalar> one = run_with(heed::best_isa(), 1), three = run_with(heed::best_isa(), 3);
-  CHECK(testing::max_error(three.out, one.out) == 0);
-  CHECK(testing::max_error(three.lse, one.lse) == 0);
+  INFO("on three threads");
+  const outputs<Scalar> alone = run_with(heed::best_isa(), 1), three = run_with(heed::best_isa(), 3);
+  CHECK(testing::max_error(three.out, alone.out) == 0);
+  CHECK(testing::max_error(three.lse, alone.lse) == 0);
 }
 
 template <typename Scalar>
-void check_tensors(const judged<Scalar>& right, const testing::reference_error& error) {
-  const inputs<Scalar>& in = right.in;
-  if (!right.s.features.has(feature::strides)) {
-    check_path("tensors", right, error, right.s.own_lengths(), [&](outputs<Scalar>& got, auto&&... rest) {
+void check_tensors(const sample<Scalar>& one, const judged<Scalar>& right, std::size_t n) {
+  const inputs<Scalar>& in = one.in;
+  if (!one.s.features.has(feature::strides)) {
+    check_path("tensors", one, right, n, path::tensors, [&](outputs<Scalar>& got, auto&&... rest) {
       heed::multi_head_attention_into(in.query_view(), in.key_view(), in.value_view(), got.out_view(), got.lse_view(), rest...);
     });
     return;
   }
   const spread<Scalar> query(in.query_view()), key(in.key_view()), value(in.value_view());
-  check_path("strided tensors", right, error, right.s.own_lengths(), [&](outputs<Scalar>& got, auto&&... rest) {
+  check_path("strided tensors", one, right, n, path::tensors, [&](outputs<Scalar>& got, auto&&... rest) {
     const spread<Scalar> out(got.out_view());
     heed::multi_head_attention_into(query.view, key.view, value.view, out.view, got.lse_view(), rest...);
     copy(out.view, got.out_view());
   });
 }
 
+/// The tiled form in plain Eigen, which knows neither instruction sets nor threads.
 template <typename Scalar>
-void check_caches(const judged<Scalar>& right, const testing::reference_error& error) {
-  const inputs<Scalar>& in = right.in;
-  const auto cached = [&](const char* path, const auto& cache) {
-    check_path(path, right, error, {}, [&](outputs<Scalar>& got, auto&&... rest) {
-      heed::cached_attention_into(in.query_view(), cache, got.out_view(), got.lse_view(), rest...);
-    });
+void check_streaming(const sample<Scalar>& one, const judged<Scalar>& right, std::size_t n) {
+  INFO("streaming: " << one.name());
+  const inputs<Scalar>& in = one.in;
+  outputs<Scalar> got(in);
+  one.s.with_terms(one.s.numbers.template cast<heed::accumulator_t<Scalar>>(), path::tensors, [&](const auto&... terms) {
+    heed::detail::streaming(heed::detail::make_problem<Scalar>("streaming", in.query_view(), in.key_view(), in.value_view(),
+                                                               got.out_view(), got.lse_view(), one.s.options, terms...));
+  });
+  check_right(got, right, n);
+}
+
+/// The sequences one after the other, without what lies behind their keys: [1, H, total, d].
+template <typename Scalar>
+struct packed {
+  packed(const tensor_view<const Scalar>& from, const std::vector<heed::index>& starts)
+      : numbers(1, from.heads * starts.back() * from.cols) {
+    view = bhnd(numbers.data(), heed::index(1), from.heads, starts.back(), from.cols);
+    for (heed::index b = 0; b < from.batch; ++b)
+      move(from, starts, b, [](const Scalar& outside, Scalar& inside) { inside = outside; });
+  }
+  /// Puts the sequences back.
+  void unpack(const tensor_view<Scalar>& to, const std::vector<heed::index>& starts) {
+    for (heed::index b = 0; b < to.batch; ++b) move(to, starts, b, [](Scalar& outside, const Scalar& inside) { outside = inside; });
+  }
+  template <typename Outside, typename Move>
+  void move(const tensor_view<Outside>& outside, const std::vector<heed::index>& starts, heed::index b, const Move& each) const {
+    const heed::index first = starts[std::size_t(b)], end = starts[std::size_t(b) + 1];
+    for (heed::index h = 0; h < outside.heads; ++h)
+      for (heed::index i = first; i < end; ++i)
+        for (heed::index c = 0; c < outside.cols; ++c) each(outside(b, h, i - first, c), view(0, h, i, c));
+  }
+  heed::rows<Scalar> numbers;
+  tensor_view<Scalar> view;
+};
+
+template <typename Scalar>
+void check_ragged(const sample<Scalar>& one, const judged<Scalar>& right, std::size_t n) {
+  using Acc = heed::accumulator_t<Scalar>;
+  const inputs<Scalar>& in = one.in;
+  const std::vector<heed::index> query_starts{0, in.n_q, 2 * in.n_q},
+      key_starts{0, one.s.lengths[0], one.s.lengths[0] + one.s.lengths[1]};
+  const packed<Scalar> query(in.query_view(), query_starts), key(in.key_view(), key_starts), value(in.value_view(), key_starts);
+  const auto run = [&](outputs<Scalar>& got, const heed::attention_options& options, heed::workspace& memory, const auto&... terms) {
+    packed<Scalar> out(got.out_view(), query_starts);
+    packed<Acc> lse(got.lse_view(), query_starts);
+    heed::ragged_attention_into(query.view, key.view, value.view, out.view, lse.view, query_starts, key_starts, options, memory,
+                                terms...);
+    out.unpack(got.out_view(), query_starts);
+    lse.unpack(got.lse_view(), query_starts);
   };
-  cached("kv_cache", make_cache<Scalar, Scalar>(right.s, in));
-  const auto pages = make_paged_cache<Scalar, Scalar>(right.s, in);
-  cached("paged_kv_cache", pages.batch(both_sequences));
+  if (!one.s.features.has_any(feature::keep, feature::keep_keys, feature::keep_bits, feature::bias, feature::bias_infinite,
+                              feature::blocks, feature::mask_function_in_blocks))
+    return check_path("ragged", one, right, n, path::ragged, run);
+  INFO("ragged: " << one.name());
+  outputs<Scalar> got(in);
+  heed::workspace memory;
+  one.s.with_terms(one.s.numbers.template cast<Acc>(), path::ragged, [&](const auto&... terms) {
+    testing::check_refused([&] { run(got, one.s.options, memory, terms...); }, {"heed::ragged_attention_into"});
+  });
+  CHECK((got.out.array() == Scalar(-7)).all());
+}
+
+/// Both kinds of cache, which hold the same numbers as Stored. What is right is what the reference makes of what they hold.
+template <typename Stored, typename Scalar>
+void check_caches(const std::vector<sample<Scalar>>& samples, const judged<Scalar>& on_tensors) {
+  std::vector<heed::kv_cache<Stored>> caches;
+  for (const sample<Scalar>& one : samples) caches.push_back(make_cache<Scalar, Stored>(one.s, one.in));
+  const judged<Scalar> right = judge(samples, [&](std::size_t n, const auto& one, const auto& in, const auto& numbers) {
+    outputs<typename std::decay_t<decltype(in)>::scalar> result(in);
+    one.s.with_terms(numbers, path::cache, [&](const auto&... terms) {
+      heed::reference_cached_attention_into(in.query_view(), caches[n], result.out_view(), result.lse_view(), one.s.options, terms...);
+    });
+    return result;
+  });
+  for (std::size_t n = 0; n < samples.size(); ++n) {
+    const sample<Scalar>& one = samples[n];
+    // functions and dropout count otherwise in a cache: tokens of the sequence
+    if (std::is_same<Stored, Scalar>::value &&
+        !one.s.features.has_any(feature::score_function, feature::mask_function, feature::mask_function_in_blocks, feature::dropout)) {
+      INFO("what is right: " << one.name());
+      CHECK(testing::max_error(right.exact[n].out, on_tensors.exact[n].out) == 0);
+      CHECK(testing::max_error(right.exact[n].lse, on_tensors.exact[n].lse) == 0);
+    }
+    const auto check = [&](const char* name, const auto& cache) {
+      check_path(name, one, right, n, path::cache, [&](outputs<Scalar>& got, auto&&... rest) {
+        heed::cached_attention_into(one.in.query_view(), cache, got.out_view(), got.lse_view(), rest...);
+      });
+    };
+    check("kv_cache", caches[n]);
+    const auto pages = make_paged_cache<Scalar, Stored>(one.s, one.in);
+    check("paged_kv_cache", pages.batch(both_sequences));
+  }
+}
+
+/// All sizes of one combination: tensors, the streaming form, ragged batches, and caches of each type.
+template <typename Scalar, typename... Stored>
+void check_combination(const combination& features) {
+  std::vector<sample<Scalar>> samples;
+  for (const sizes& shape : all_sizes) samples.emplace_back(features, shape);
+  const judged<Scalar> right = judge(samples, reference_on_tensors);
+  for (std::size_t n = 0; n < samples.size(); ++n) {
+    check_tensors(samples[n], right, n);
+    check_streaming(samples[n], right, n);
+    check_ragged(samples[n], right, n);
+  }
+  (check_caches<Stored>(samples, right), ...);
 }
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("features in pairs on every path", "", float, Eigen::bfloat16) {
-  for_each_combination([](const combination& features) {
-    std::vector<judged<TestType>> all;
-    testing::reference_error error;  // of the reference in TestType, over all sizes: in a few rows alone it may be right by luck
-    for (const sizes& shape : all_sizes) {
-      all.emplace_back(features, shape);
-      const outputs<TestType> same = reference_of(all.back().s, all.back().s.numbers, all.back().in);
-      error.out = (std::max)(error.out, testing::max_error(same.out, all.back().exact.out));
-      error.lse = (std::max)(error.lse, testing::max_error(same.lse, all.back().exact.lse));
-    }
-    for (const judged<TestType>& right : all) {
-      INFO(features.name() << ", n_q " << right.in.n_q << ", n_kv " << right.in.n_kv);
-      check_tensors(right, error);
-      check_caches(right, error);
-    }
-  });
+TEST_CASE("float: features in pairs on every path") {
+  for_each_combination(combined::in_pairs, check_combination<float, float, std::int8_t>);
+}
+TEST_CASE("bfloat16: features in pairs on every path") {
+  for_each_combination(combined::in_pairs, check_combination<Eigen::bfloat16, Eigen::bfloat16>);
+}
+TEST_CASE("half and double: features one by one on every path") {
+  for_each_combination(combined::alone, check_combination<Eigen::half, Eigen::half>);
+  for_each_combination(combined::alone, check_combination<double, double>);
+}
+TEST_CASE("queries of one type on caches of another: features one by one") {
+  for_each_combination(combined::alone, check_combination<float, Eigen::bfloat16, Eigen::half>);
+  for_each_combination(combined::alone, check_combination<Eigen::bfloat16, float, Eigen::half, std::int8_t>);
+  for_each_combination(combined::alone, check_combination<Eigen::half, float, Eigen::bfloat16, std::int8_t>);
 }
