@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 namespace bench {
 
@@ -55,9 +56,10 @@ struct work {
   heed::isa target = heed::isa::automatic;
 };
 
-/// The fastest call in seconds. Calls too short for the clock are timed together.
-template <typename Call>
-double best_seconds(benchmark::State& state, const Call& call) {
+/// The fastest call in seconds. Calls too short for the clock are timed together. after(seconds a call) runs behind each, off the
+/// clock.
+template <typename Call, typename After>
+double best_seconds(benchmark::State& state, const Call& call, const After& after) {
   const auto timed = [&](benchmark::IterationCount calls) {
     const auto start = std::chrono::steady_clock::now();
     for (benchmark::IterationCount i = 0; i < calls; ++i) call();
@@ -68,24 +70,34 @@ double best_seconds(benchmark::State& state, const Call& call) {
   if (once < 50 * enough) once = timed(4);  // the first call may have been a cold one
   const auto batch = benchmark::IterationCount(once < enough ? enough / once : 1);
   double best = once;
-  while (state.KeepRunningBatch(batch)) best = (std::min)(best, timed(batch));
+  while (state.KeepRunningBatch(batch)) {
+    const double seconds = timed(batch);
+    best = (std::min)(best, seconds);
+    state.PauseTiming();
+    after(seconds);
+    state.ResumeTiming();
+  }
   return best;
 }
 
-/// Runs the benchmark, sets its counters and returns the fastest call's seconds. The rates are those of the fastest call, and the
-/// peaks are measured right before and after: on a machine that others use as well, both are what it can do, while the mean time in
-/// the table is what it did.
+/// Runs the benchmark, sets its counters and returns the fastest call's seconds. GFLOP/s is that of the fastest call. The share of the
+/// peak compares each call with the peak right behind it, for the clock of a core wanders by a tenth within seconds, and is that of
+/// the best tenth of the calls: the others are those that something else on the machine disturbed.
 template <typename Scalar, typename Call>
 double measure(benchmark::State& state, const work& todo, const Call& call) {
-  using Acc = heed::accumulator_t<Scalar>;
-  constexpr bool pairs = std::is_same<Scalar, Eigen::bfloat16>::value;
-  const double fma_before = fma_peak<Acc>(todo.target), bf16_before = pairs ? bf16_peak() : 0;
-  const double best = best_seconds(state, call);
-  const double fma = (std::max)(fma_before, fma_peak<Acc>(todo.target));
+  const burst peak = fma_burst<heed::accumulator_t<Scalar>>(todo.target);
+  std::vector<double> shares;
+  const double best = best_seconds(
+      state, call, [&](double seconds) { shares.push_back(todo.operations / seconds / (best_rate(peak, 50e-6) * todo.threads)); });
+  const auto share = shares.begin() + std::ptrdiff_t(shares.size() * 9 / 10);
+  std::nth_element(shares.begin(), share, shares.end());
   const double rate = todo.operations / best;
   state.counters["GFLOP/s"] = rate * 1e-9;
-  state.counters["of_fma_peak"] = rate / (fma * todo.threads);
-  if (bf16_before > 0) state.counters["of_bf16_peak"] = rate / ((std::max)(bf16_before, bf16_peak()) * todo.threads);
+  state.counters["of_fma_peak"] = *share;
+  if (std::is_same<Scalar, Eigen::bfloat16>::value && has_bf16_pairs()) {
+    const double fma = best_rate(peak), pairs = bf16_peak();
+    state.counters["of_bf16_peak"] = *share * fma / pairs;
+  }
   return best;
 }
 
