@@ -196,9 +196,20 @@ TEST_CASE("attention refuses arguments that do not fit, and writes nothing") {
   testing::check_refused(into(e.query, e.key, e.value, wide_out, lse),
                          named("attention_into", {"out: head_dim 4", "value's head_dim 2"}));
   testing::check_refused(into(e.query, e.key, e.value, out, long_lse), named("attention_into", {"lse: n_q 4", "query's n_q 3"}));
+  heed::row_vector<float> no_lse;
+  testing::check_refused(into(e.query, e.key, e.value, out, no_lse), named("attention_into", {"lse: n_q 0", "query's n_q 3"}));
   CHECK((out.array() == -7).all());
   CHECK((short_out.array() == -7).all());
   CHECK((wide_out.array() == -7).all());
   CHECK((lse.array() == -7).all());
   CHECK((long_lse.array() == -7).all());
+}
+
+TEST_CASE("a head of no dimensions is an answer of no columns") {
+  for (const heed::index n : {0, 1, 9, 200}) {
+    const Eigen::MatrixXf none(n, 0);  // column-major: copied block by block
+    const heed::rows<float> out = heed::attention(none, none, none);
+    CHECK(out.rows() == n);
+    CHECK(out.cols() == 0);
+  }
 }

@@ -151,3 +151,14 @@ TEST_CASE("block masks refuse what does not fit") {
   testing::check_refused([] { heed::block_mask(1, 1, 20, 30, 0, 8); }, {"heed::block_mask", "0"});
   testing::check_refused([&] { wide.show(0, 0, 3, 0); }, {"heed::block_mask::show", "3"});
 }
+
+TEST_CASE("a block larger than the call is all there is") {
+  const testing::example<float> e(70, 90, 16, 8);
+  heed::block_mask mask(1, 1, 70, 90, heed::index(1) << 61, (std::numeric_limits<heed::index>::max)());
+  CHECK(mask.q_blocks() == 1);
+  CHECK(mask.kv_blocks() == 1);
+  mask.show(0, 0, 0, 0);
+  heed::attention_options options;
+  options.threads = 2;
+  CHECK(heed::attention(e.query, e.key, e.value, options, heed::blocks(mask)) == heed::attention(e.query, e.key, e.value));
+}

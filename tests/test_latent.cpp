@@ -74,6 +74,9 @@ TEST_CASE("latent attention refuses what does not fit") {
   e.w.num_heads = 3;
   refuse({"latent_attention", "w_uk", "8", "3"});
   e = good;
+  e.w.rope_dim = -1;
+  refuse({"rope_dim", "-1"});
+  e = good;
   e.query.resize(3, 11);
   refuse({"query: columns 11", "12"});
   e = good;

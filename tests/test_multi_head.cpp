@@ -209,6 +209,9 @@ TEST_CASE("multi_head_attention_into refuses what does not fit, and writes nothi
   };
   refuse([](auto&, auto& key, auto&, auto&, auto&) { key.cols = 7; }, "key: head_dim 7", "query's head_dim 8");
   refuse([](auto&, auto& key, auto&, auto&, auto&) { key.batch = 1; }, "key: batch 1", "query's batch 2");
+  refuse([](auto&, auto& key, auto& value, auto&, auto&) { key.rows = value.rows = -5; }, "key: sizes must not be negative", "-5");
+  refuse([](auto& query, auto&, auto&, auto& out, auto& lse) { query.rows = out.rows = lse.rows = -3; }, "query: sizes", "-3");
+  refuse([](auto&, auto&, auto& value, auto&, auto&) { value.data = nullptr; }, "value: a null pointer to 2 x 2 x 5 x 6", "numbers");
   refuse([](auto&, auto& key, auto&, auto&, auto&) { key.rows = 4; }, "value: kv_length 5", "key's kv_length 4");
   refuse([](auto&, auto&, auto& value, auto&, auto&) { value.batch = 1; }, "value: batch 1", "key's batch 2");
   refuse([](auto&, auto&, auto& value, auto&, auto&) { value.heads = 1; }, "value: num_kv_heads 1", "key's num_kv_heads 2");

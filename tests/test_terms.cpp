@@ -216,3 +216,26 @@ TEST_CASE("a term that does not fit is refused") {
   refuse(heed::key_lengths(long_length), {"attention: key_lengths", "8", "kv_length is 7"});
   refuse(heed::key_lengths(many), {"attention: key_lengths", "2", "batch 1"});
 }
+
+// As masks for padding are written elsewhere: 2^128 in units of log 2 would be infinite.
+TEST_CASE("the lowest finite score hides nothing: a row of them is the mean of the values") {
+  const float lowest = std::numeric_limits<float>::lowest();
+  const auto all_lowest = [lowest](float, heed::index, heed::index, heed::index, heed::index) { return lowest; };
+  for (const heed::isa target : heed::available_isas())
+    for (const heed::index n_q : {1, 9, 60})
+      for (const heed::index n_kv : {5, 700}) {
+        CAPTURE(heed::name(target), n_q, n_kv);
+        const example<float> e(n_q, n_kv, 16, 8);
+        heed::attention_options options;
+        options.target = target;
+        const heed::rows<float> mean = e.value.cast<double>().colwise().mean().cast<float>().replicate(n_q, 1);
+        const heed::rows<float> bias = heed::rows<float>::Constant(n_q, n_kv, lowest);
+        const auto by_bias = heed::attention_with_lse(e.query, e.key, e.value, options, heed::bias(bias));
+        const auto by_function = heed::attention_with_lse(e.query, e.key, e.value, options, heed::score_function(all_lowest));
+        // n additions of numbers below 1, each rounded to 2^-24
+        const float bound = float(n_kv) * 0x1p-24f * e.value.cwiseAbs().maxCoeff();
+        CHECK((by_bias.out - mean).cwiseAbs().maxCoeff() <= bound);
+        CHECK((by_function.out - mean).cwiseAbs().maxCoeff() <= bound);
+        CHECK(by_bias.lse.allFinite());
+      }
+}

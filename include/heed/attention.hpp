@@ -12,11 +12,12 @@ HEED_NAMESPACE_BEGIN
 
 /// Attention(Q, K, V) = softmax(scale Q K^T) V, fused: O(n) memory (Vaswani et al. 2017, equation 1; Dao et al. 2022).
 ///
-/// query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> n_q x Dv. Any dense Eigen expression, any storage order; what lies in memory is not
-/// copied. Template arguments may be left out; Dk and Dv that are given are checked. float, double, half and bfloat16 run on the kernels
-/// of this CPU, any other scalar on streaming_attention. A row that sees no key is 0. Throws std::invalid_argument for sizes that do not
-/// fit together and for options out of range, before anything is computed.
-template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename... Terms>
+/// query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> n_q x Dv. Any dense Eigen expression, any storage order; what lies in memory is
+/// not copied. Template arguments may be left out; Dk and Dv that are given are checked. float, double, half and bfloat16 run on the
+/// kernels of this CPU, any other scalar on streaming_attention. A row that sees no key is 0. Throws std::invalid_argument for sizes
+/// that do not fit together and for options out of range, before anything is computed.
+template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value,
+          typename... Terms>
 auto attention(const Query& query, const Key& key, const Value& value, const attention_options& options = {}, const Terms&... terms) {
   const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("attention", query, key, value);
   typename decltype(in)::output out(in.query.rows, in.value.cols);
@@ -27,27 +28,33 @@ auto attention(const Query& query, const Key& key, const Value& value, const att
 
 /// attention together with the natural-log sum of exponentials of each row: what merging, weights and gradients start from.
 /// A row that sees no key is 0 with an lse of -infinity; a sink joins the lse.
-template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename... Terms>
-auto attention_with_lse(const Query& query, const Key& key, const Value& value, const attention_options& options = {}, const Terms&... terms) {
+template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value,
+          typename... Terms>
+auto attention_with_lse(const Query& query, const Key& key, const Value& value, const attention_options& options = {},
+                        const Terms&... terms) {
   const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("attention_with_lse", query, key, value);
   typename decltype(in)::result result(in.query.rows, in.value.cols);
   workspace memory;
-  detail::forward(detail::make_problem("attention_with_lse", in.query, in.key, in.value, writable_view(result.out), writable_view(result.lse),
-                                       options, terms...),
+  detail::forward(detail::make_problem("attention_with_lse", in.query, in.key, in.value, writable_view(result.out),
+                                       writable_view(result.lse), options, terms...),
                   memory);
   return result;
 }
 
-/// attention into the caller's own memory: out n_q x Dv, lse n_q x 1 or nullptr where it is not wanted. Both must have their size already and
-/// may not overlap the inputs. Allocates nothing once `memory` has grown and when the inputs lie in memory.
-template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename Out, typename Lse,
-          typename... Terms>
+/// attention into the caller's own memory: out n_q x Dv, lse n_q x 1 or nullptr where it is not wanted. Both must have their size
+/// already and may not overlap the inputs. Allocates nothing once `memory` has grown and when the inputs lie in memory.
+template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename Out,
+          typename Lse, typename... Terms>
 void attention_into(const Query& query, const Key& key, const Value& value, Out&& out, Lse&& lse, const attention_options& options,
                     workspace& memory, const Terms&... terms) {
   const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("attention_into", query, key, value);
   tensor_view<accumulator_t<typename decltype(in)::scalar>> lse_view;
-  if constexpr (!std::is_same<std::decay_t<Lse>, std::nullptr_t>::value) lse_view = writable_view(lse);
-  detail::forward(detail::make_problem("attention_into", in.query, in.key, in.value, writable_view(out), lse_view, options, terms...), memory);
+  if constexpr (!std::is_same<std::decay_t<Lse>, std::nullptr_t>::value) {
+    lse_view = writable_view(lse);
+    if (!lse_view.data) detail::check_equal("attention_into", "lse: n_q", index(0), "query's n_q", in.query.rows);
+  }
+  detail::forward(detail::make_problem("attention_into", in.query, in.key, in.value, writable_view(out), lse_view, options, terms...),
+                  memory);
 }
 
 HEED_NAMESPACE_END

@@ -10,23 +10,27 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Which blocks of keys each block of queries may see: a sparse mask whose hidden blocks cost nothing. Pass it to a call as blocks(mask), or, made
-/// of a mask function, together with it as mask_function(function, mask).
+/// Which blocks of keys each block of queries may see: a sparse mask whose hidden blocks cost nothing. Pass it to a call as
+/// blocks(mask), or, made of a mask function, together with it as mask_function(function, mask).
 ///
-/// The n_q x n_kv pairs are cut into blocks of block_q x block_kv (the last ones smaller); batch and heads are 1 (the same for all) or the call's.
+/// The n_q x n_kv pairs are cut into blocks of block_q x block_kv (the last ones smaller); batch and heads are 1 (the same for all) or
+/// the call's.
 class block_mask {
  public:
   /// Every block hidden. Throws std::invalid_argument for negative sizes and blocks of less than 1.
   block_mask(index batch, index heads, index n_q, index n_kv, index block_q, index block_kv)
       : batch_(batch), heads_(heads), n_q_(n_q), n_kv_(n_kv), block_q_(block_q), block_kv_(block_kv) {
     if (batch < 1 || heads < 1 || n_q < 0 || n_kv < 0 || block_q < 1 || block_kv < 1)
-      detail::fail_with("heed::block_mask: batch, heads, block_q and block_kv must be 1 or more and n_q and n_kv not negative, but are ", batch,
-                        ", ", heads, ", ", block_q, ", ", block_kv, ", ", n_q, ", ", n_kv);
+      detail::fail_with(
+          "heed::block_mask: batch, heads, block_q and block_kv must be 1 or more and n_q and n_kv not negative, but are ", batch,
+          ", ", heads, ", ", block_q, ", ", block_kv, ", ", n_q, ", ", n_kv);
+    block_q_ = (std::min)(block_q, (std::max)(n_q, index(1)));  // a block that is all there is, however large it was asked for
+    block_kv_ = (std::min)(block_kv, (std::max)(n_kv, index(1)));
     state_.assign(static_cast<std::size_t>(batch * heads * q_blocks() * kv_blocks()), hidden);
   }
 
-  /// The blocks in which mask(b, h, i, j) is true anywhere. Where it is true everywhere, mask_function(mask, blocks) does not ask it again;
-  /// blocks(...) alone says nothing of pairs within a block, and a mask function beside it is asked in all that are not hidden.
+  /// The blocks in which mask(b, h, i, j) is true anywhere. Where it is true everywhere, mask_function(mask, blocks) does not ask it
+  /// again; blocks(...) alone says nothing of pairs within a block, and a mask function beside it is asked in all that are not hidden.
   template <typename Mask>
   static block_mask of(const Mask& mask, index batch, index heads, index n_q, index n_kv, index block_q = 64, index block_kv = 64) {
     block_mask blocks(batch, heads, n_q, n_kv, block_q, block_kv);
@@ -45,8 +49,8 @@ class block_mask {
   /// Lets query block q of head h of batch entry b see key block kv.
   void show(index b, index h, index q, index kv) {
     if (b < 0 || b >= batch_ || h < 0 || h >= heads_ || q < 0 || q >= q_blocks() || kv < 0 || kv >= kv_blocks())
-      detail::fail_with("heed::block_mask::show: block [", b, ", ", h, ", ", q, ", ", kv, "] is not in [", batch_, ", ", heads_, ", ", q_blocks(),
-                        ", ", kv_blocks(), "]");
+      detail::fail_with("heed::block_mask::show: block [", b, ", ", h, ", ", q, ", ", kv, "] is not in [", batch_, ", ", heads_, ", ",
+                        q_blocks(), ", ", kv_blocks(), "]");
     state(b, h, q, kv) = partly;
   }
   bool shows(index b, index h, index q, index kv) const { return state_[at(b, h, q, kv)] != hidden; }

@@ -15,22 +15,24 @@ constexpr index kv_cache_bytes(index layers, index num_kv_heads, index head_dim,
   return 2 * layers * num_kv_heads * head_dim * length * bytes_per_element;
 }
 
-/// The keys and values that a decoder has seen, for a batch of sequences of one layer: each key/value head of each sequence lies in one piece.
+/// The keys and values that a decoder has seen, for a batch of sequences of one layer: each key/value head of each sequence lies in
+/// one piece.
 ///
-/// Stored is float, double, Eigen::bfloat16, Eigen::half, or std::int8_t with one float scale a row (scale = max |row| / 127; a row with an infinity
-/// or NaN in it is NaN throughout).
-/// With a window the cache keeps only what a later query may look back to: the `window` tokens before the newest append. Sequences may have
-/// different lengths. Grows by doubling; appending within the capacity allocates nothing.
-/// Invariant: sequence b holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage: in order, its tokens from dropped_[b] on.
+/// Stored is float, double, Eigen::bfloat16, Eigen::half, or std::int8_t with one float scale a row (scale = max |row| / 127; a row
+/// with an infinity or NaN in it is NaN throughout). With a window the cache keeps only what a later query may look back to: the
+/// `window` tokens before the newest append. Sequences may have different lengths. Grows by doubling; appending within the capacity
+/// allocates nothing. Invariant: sequence b holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage: in order, its
+/// tokens from dropped_[b] on.
 template <typename Stored>
 class kv_cache {
  public:
-  /// head_dim of keys and values; capacity is the number of tokens to reserve for each sequence; window as attention_options::window_left.
+  /// head_dim of keys and values; capacity is the number of tokens to reserve for each sequence; window as
+  /// attention_options::window_left.
   kv_cache(index batch, index num_kv_heads, index key_dim, index value_dim, index capacity = 64, index window = -1)
       : key_(batch, num_kv_heads, key_dim), value_(batch, num_kv_heads, value_dim), window_(window) {
     if (batch < 0 || num_kv_heads < 0 || key_dim < 0 || value_dim < 0 || capacity < 0)
-      detail::fail_with("heed::kv_cache: sizes must not be negative, but are batch ", batch, ", num_kv_heads ", num_kv_heads, ", key_dim ",
-                        key_dim, ", value_dim ", value_dim, ", capacity ", capacity);
+      detail::fail_with("heed::kv_cache: sizes must not be negative, but are batch ", batch, ", num_kv_heads ", num_kv_heads,
+                        ", key_dim ", key_dim, ", value_dim ", value_dim, ", capacity ", capacity);
     if (window < -1) detail::fail_with("heed::kv_cache: window must be -1 (unbounded) or more, but is ", window);
     first_.assign(static_cast<std::size_t>(batch), 0);
     lengths_.assign(static_cast<std::size_t>(batch), 0);
@@ -77,16 +79,17 @@ class kv_cache {
     append_entry(b, 0, key, value);
   }
 
-  /// Forgets all but the first `length` of the tokens that sequence b holds. Where a rolling cache has dropped earlier ones, those that stay must be
-  /// its window at least: the next token looks back as far.
+  /// Forgets all but the first `length` of the tokens that sequence b holds. Where a rolling cache has dropped earlier ones, those
+  /// that stay must be its window at least: the next token looks back as far.
   void truncate(index b, index length) {
     check_sequence("truncate", b);
     const std::size_t s = static_cast<std::size_t>(b);
     if (length < 0 || length > lengths_[s])
       detail::fail_with("heed::kv_cache::truncate: length ", length, " is not in [0, ", lengths_[s], "], what sequence ", b, " holds");
     if (dropped_[s] > 0 && length < window_)
-      detail::fail_with("heed::kv_cache::truncate: length ", length, " is less than the window ", window_, " of the next token, and sequence ", b,
-                        " has dropped the ", dropped_[s], " tokens before; clear(", b, ") empties it");
+      detail::fail_with("heed::kv_cache::truncate: length ", length, " is less than the window ", window_,
+                        " of the next token, and sequence ", b, " has dropped the ", dropped_[s], " tokens before; clear(", b,
+                        ") empties it");
     lengths_[s] = length;
   }
 
@@ -140,11 +143,14 @@ class kv_cache {
   };
 
   void check_sequence(const char* function, index b) const {
-    if (b < 0 || b >= batch()) detail::fail_with("heed::kv_cache::", function, ": there is no sequence ", b, " in a batch of ", batch());
+    if (b < 0 || b >= batch())
+      detail::fail_with("heed::kv_cache::", function, ": there is no sequence ", b, " in a batch of ", batch());
   }
   template <typename Key, typename Value>
   void check_tokens(const tensor_view<Key>& key, const tensor_view<Value>& value) const {
     constexpr const char* name = "kv_cache::append";
+    detail::check_view(name, "key", key);
+    detail::check_view(name, "value", value);
     detail::check_equal(name, "value: batch", value.batch, "key's batch", key.batch);
     detail::check_equal(name, "key: num_kv_heads", key.heads, "the cache's num_kv_heads", key_.heads);
     detail::check_equal(name, "value: num_kv_heads", value.heads, "the cache's num_kv_heads", value_.heads);
@@ -187,7 +193,8 @@ class kv_cache {
   template <typename Scalar>
   void store(storage& part, index b, index entry, index first, const tensor_view<Scalar>& tokens) {
     for (index h = 0; h < part.heads; ++h) {
-      const matrix_view<const std::remove_const_t<Scalar>> from = tensor_view<const std::remove_const_t<Scalar>>(tokens).head(entry, h, 0, tokens.rows);
+      const matrix_view<const std::remove_const_t<Scalar>> from =
+          tensor_view<const std::remove_const_t<Scalar>>(tokens).head(entry, h, 0, tokens.rows);
       const matrix_view<Stored> to = part.rows(capacity_).head(b, h, first, tokens.rows);
       float* scales = detail::is_quantised<Stored> ? part.scales.data() + (b * part.heads + h) * capacity_ + first : nullptr;
       for (index i = 0; i < tokens.rows; ++i) detail::store_row(from, to, scales ? scales + i : nullptr, i);
@@ -202,32 +209,35 @@ class kv_cache {
 namespace detail {
 /// The problem of queries against all that a cache holds.
 template <typename Scalar, typename Cache, typename... Terms>
-auto make_cached_problem(const char* function, const tensor_view<const Scalar>& query, const Cache& cache, const tensor_view<Scalar>& out,
-                         const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, const Terms&... terms) {
+auto make_cached_problem(const char* function, const tensor_view<const Scalar>& query, const Cache& cache,
+                         const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
+                         const attention_options& options, const Terms&... terms) {
   if (cache.window() >= 0 && (options.window_left < 0 || options.window_left > cache.window()))
-    fail_with("heed::", function, ": window_left ", options.window_left, " asks for more than the cache keeps: its window is ", cache.window());
+    fail_with("heed::", function, ": window_left ", options.window_left, " asks for more than the cache keeps: its window is ",
+              cache.window());
   auto problem = make_stored_problem(function, query, cache.keys(), cache.values(), out, lse, options, terms...);
   if (problem.terms.key_lengths.data) fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
   if (problem.terms.function_blocks)
-    fail_with("heed::", function, ": with a cache a mask function counts tokens and its blocks count rows; give blocks and mask_function apart");
+    fail_with("heed::", function,
+              ": with a cache a mask function counts tokens and its blocks count rows; give blocks and mask_function apart");
   problem.terms.key_lengths = cache.lengths();
   problem.cached = true;
   problem.dropped = cache.dropped().data();
   for (index b = 0; b < problem.batch(); ++b)
     if (problem.dropped[b] > 0 && problem.n_q(b) > 0 && problem.band(b).low < 0)
-      fail_with("heed::", function, ": the window of query 0 of sequence ", b, " begins ", -problem.band(b).low,
-                " tokens before the ", problem.n_kv(b), " that the cache holds; it has dropped ", problem.dropped[b]);
+      fail_with("heed::", function, ": the window of query 0 of sequence ", b, " begins ", -problem.band(b).low, " tokens before the ",
+                problem.n_kv(b), " that the cache holds; it has dropped ", problem.dropped[b]);
   return problem;
 }
 }  // namespace detail
 
 /// Attention of new queries against a cache: decoding, or a chunk of a prompt after its keys and values have been appended.
 ///
-/// query [B, H, n_q, Dk], cache of B sequences -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {}. The queries are the newest n_q tokens of their
-/// sequence (with causal::top_left, the first that the cache holds). With causal::bottom_right any cut of a prompt into chunks gives what one call
-/// gives; so that this holds for functions and dropout too, they are given the numbers of the tokens in the sequence as i and j. keep, bias and
-/// blocks count rows of the call. A rolling cache needs a window_left that is not larger than its window, and no more queries than were appended
-/// last. Throws std::invalid_argument where the sizes do not fit together.
+/// query [B, H, n_q, Dk], cache of B sequences -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {}. The queries are the newest n_q tokens
+/// of their sequence (with causal::top_left, the first that the cache holds). With causal::bottom_right any cut of a prompt into
+/// chunks gives what one call gives; so that this holds for functions and dropout too, they are given the numbers of the tokens in the
+/// sequence as i and j. keep, bias and blocks count rows of the call. A rolling cache needs a window_left that is not larger than its
+/// window, and no more queries than were appended last. Throws std::invalid_argument where the sizes do not fit together.
 template <typename Query, typename Cache, typename Scalar, typename... Terms>
 void cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
                            const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, workspace& memory,
@@ -238,7 +248,8 @@ void cached_attention_into(const tensor_view<Query>& query, const Cache& cache, 
 /// The same computed directly: the oracle of cached_attention_into.
 template <typename Query, typename Cache, typename Scalar, typename... Terms>
 void reference_cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
-                                     const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, const Terms&... terms) {
+                                     const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options,
+                                     const Terms&... terms) {
   detail::reference(detail::make_cached_problem<Scalar>("reference_cached_attention_into", query, cache, out, lse, options, terms...));
 }
 

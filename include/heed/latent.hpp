@@ -7,12 +7,13 @@
 
 HEED_NAMESPACE_BEGIN
 
-// Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1): what is cached of a token is one latent vector c of d_c numbers and
-// one rotated key k_r of d_r numbers that all heads share, side by side. Head h has keys [c W_UK_h, k_r] and values c W_UV_h.
-// The absorbed form never makes them: q . (c W_UK_h) = (q W_UK_h^T) . c, and sum p (c W_UV_h) = (sum p c) W_UV_h. It is multi-query
-// attention of head_dim d_c + d_r over the cache itself, with values that are the first d_c columns of the keys.
+// Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1): what is cached of a token is one latent vector c of d_c
+// numbers and one rotated key k_r of d_r numbers that all heads share, side by side. Head h has keys [c W_UK_h, k_r] and values c
+// W_UV_h. The absorbed form never makes them: q . (c W_UK_h) = (q W_UK_h^T) . c, and sum p (c W_UV_h) = (sum p c) W_UV_h. It is
+// multi-query attention of head_dim d_c + d_r over the cache itself, with values that are the first d_c columns of the keys.
 
-/// The weights of the up-projections of all heads, one below the other: w_uk [H * d_nope, d_c] (W_UK_h transposed) and w_uv [H * d_v, d_c].
+/// The weights of the up-projections of all heads, one below the other: w_uk [H * d_nope, d_c] (W_UK_h transposed) and w_uv [H * d_v,
+/// d_c].
 template <typename Scalar>
 struct latent_weights {
   rows<Scalar> w_uk, w_uv;
@@ -27,6 +28,7 @@ namespace detail {
 template <typename Scalar>
 void check_latent(const char* function, index query_cols, index latent_cols, const latent_weights<Scalar>& w) {
   if (w.num_heads < 1) fail_with("heed::", function, ": num_heads must be 1 or more, but is ", w.num_heads);
+  if (w.rope_dim < 0) fail_with("heed::", function, ": rope_dim must be 0 or more, but is ", w.rope_dim);
   if (w.w_uk.rows() % w.num_heads != 0)
     fail_with("heed::", function, ": w_uk: ", w.w_uk.rows(), " rows are not a multiple of num_heads ", w.num_heads);
   if (w.w_uv.rows() % w.num_heads != 0)
@@ -46,17 +48,19 @@ attention_options latent_options(attention_options options, const latent_weights
 
 /// Latent attention in its absorbed form, for decoding: the cache is read once for all heads and nothing of it is expanded.
 ///
-/// query n_q x (H * (d_nope + rope_dim)), each head its plain part and then its rotated part; latent n_kv x (d_c + rope_dim), the latent and then
-/// the rotated key -> n_q x (H * d_v). An absent scale is 1 / sqrt(d_nope + rope_dim). Throws std::invalid_argument where sizes do not fit.
+/// query n_q x (H * (d_nope + rope_dim)), each head its plain part and then its rotated part; latent n_kv x (d_c + rope_dim), the
+/// latent and then the rotated key -> n_q x (H * d_v). An absent scale is 1 / sqrt(d_nope + rope_dim). Throws std::invalid_argument
+/// where sizes do not fit.
 template <typename Query, typename Latent, typename Scalar, typename... Terms>
-rows<Scalar> latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w, const attention_options& options = {},
-                              const Terms&... terms) {
+rows<Scalar> latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w,
+                              const attention_options& options = {}, const Terms&... terms) {
   detail::check_latent("latent_attention", query.cols(), latent.cols(), w);
   const index n = query.rows(), heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(), d_v = w.d_v(), width = d_c + w.rope_dim;
   const detail::input<Scalar, Latent> cache(latent);
   rows<Scalar> absorbed(n, heads * width), summed(n, heads * d_c), out(n, heads * d_v);
   for (index h = 0; h < heads; ++h) {
-    absorbed.middleCols(h * width, d_c).noalias() = query.middleCols(h * (d_nope + w.rope_dim), d_nope) * w.w_uk.middleRows(h * d_nope, d_nope);
+    absorbed.middleCols(h * width, d_c).noalias() =
+        query.middleCols(h * (d_nope + w.rope_dim), d_nope) * w.w_uk.middleRows(h * d_nope, d_nope);
     absorbed.middleCols(h * width + d_c, w.rope_dim) = query.middleCols(h * (d_nope + w.rope_dim) + d_nope, w.rope_dim);
   }
   tensor_view<const Scalar> value = cache.view;
@@ -69,8 +73,8 @@ rows<Scalar> latent_attention(const Query& query, const Latent& latent, const la
   return out;
 }
 
-/// Latent attention with every head's keys and values expanded: fewer operations when there are many queries, as in a prompt. Arguments and
-/// answer as those of latent_attention.
+/// Latent attention with every head's keys and values expanded: fewer operations when there are many queries, as in a prompt.
+/// Arguments and answer as those of latent_attention.
 template <typename Query, typename Latent, typename Scalar, typename... Terms>
 rows<Scalar> expanded_latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w,
                                        const attention_options& options = {}, const Terms&... terms) {

@@ -7,20 +7,19 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// A cache in pages: sequences come and go, each holds a table of pages from one pool, and sequences that begin alike share the pages of their
-/// common prefix (Kwon et al. 2023). Stored is as for kv_cache.
-/// Invariant: a page belongs to as many sequences as its count says; a page that more than one holds is never written.
+/// A cache in pages: sequences come and go, each holds a table of pages from one pool, and sequences that begin alike share the pages
+/// of their common prefix (Kwon et al. 2023). Stored is as for kv_cache. Invariant: a page belongs to as many sequences as its count
+/// says; a page that more than one holds is never written.
 template <typename Stored>
 class paged_kv_cache {
  public:
   /// A pool of num_pages pages of page_rows tokens each.
   paged_kv_cache(index num_pages, index page_rows, index num_kv_heads, index key_dim, index value_dim)
-      : page_rows_(page_rows),
-        key_{num_pages, page_rows, num_kv_heads, key_dim, {}, {}},
-        value_{num_pages, page_rows, num_kv_heads, value_dim, {}, {}} {
+      : page_rows_(page_rows), key_{num_pages, page_rows, num_kv_heads, key_dim, {}, {}}, value_{num_pages, page_rows, num_kv_heads,
+                                                                                                 value_dim, {},        {}} {
     if (num_pages < 0 || page_rows < 1 || num_kv_heads < 0 || key_dim < 0 || value_dim < 0)
-      detail::fail_with("heed::paged_kv_cache: sizes must not be negative and page_rows at least 1, but are num_pages ", num_pages, ", page_rows ",
-                        page_rows, ", num_kv_heads ", num_kv_heads, ", key_dim ", key_dim, ", value_dim ", value_dim);
+      detail::fail_with("heed::paged_kv_cache: sizes must not be negative and page_rows at least 1, but are num_pages ", num_pages,
+                        ", page_rows ", page_rows, ", num_kv_heads ", num_kv_heads, ", key_dim ", key_dim, ", value_dim ", value_dim);
     key_.allocate();
     value_.allocate();
     holders_.assign(static_cast<std::size_t>(num_pages), 0);
@@ -62,6 +61,8 @@ class paged_kv_cache {
   void append(index s, const tensor_view<Key>& key, const tensor_view<Value>& value) {
     constexpr const char* name = "paged_kv_cache::append";
     check_sequence("append", s);
+    detail::check_view(name, "key", key);
+    detail::check_view(name, "value", value);
     detail::check_equal(name, "key: batch", key.batch, "one sequence:", index(1));
     detail::check_equal(name, "value: batch", value.batch, "key's batch", key.batch);
     detail::check_equal(name, "key: num_kv_heads", key.heads, "the cache's num_kv_heads", key_.heads);
@@ -95,7 +96,8 @@ class paged_kv_cache {
     check_sequence("truncate", s);
     sequence& seq = at(s);
     if (length < 0 || length > seq.length)
-      detail::fail_with("heed::paged_kv_cache::truncate: length ", length, " is not in [0, ", seq.length, "], what sequence ", s, " holds");
+      detail::fail_with("heed::paged_kv_cache::truncate: length ", length, " is not in [0, ", seq.length, "], what sequence ", s,
+                        " holds");
     seq.length = length;
     while (index(seq.pages.size()) * page_rows_ >= length + page_rows_) {
       const index page = seq.pages.back();
@@ -104,8 +106,8 @@ class paged_kv_cache {
     }
   }
 
-  /// Some sequences as the batch of one call of cached_attention_into: batch entry b is sequences[b]. Holds copies of their tables: make it
-  /// anew after the cache has changed.
+  /// Some sequences as the batch of one call of cached_attention_into: batch entry b is sequences[b]. Holds copies of their tables:
+  /// make it anew after the cache has changed.
   class batch_view {
    public:
     batch_view(const paged_kv_cache& cache, const index_list& sequences) : cache_(cache) {

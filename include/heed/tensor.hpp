@@ -1,5 +1,6 @@
 #pragma once
 
+#include <heed/detail/check.hpp>
 #include <heed/types.hpp>
 
 #include <Eigen/Core>
@@ -7,13 +8,15 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Looks at the caller's list of indices: a std::vector, std::array or Eigen vector of heed::index. It does not own them. An empty one has no data.
+/// Looks at the caller's list of indices: a std::vector, std::array or Eigen vector of heed::index. It does not own them. An empty one
+/// has no data.
 struct index_list {
   index_list() = default;
   template <typename Container>
   index_list(const Container& container)
       : data(container.size() > 0 ? container.data() : nullptr), size(static_cast<index>(container.size())) {
-    static_assert(std::is_same<std::decay_t<decltype(*container.data())>, index>::value, "a list of indices holds heed::index (std::ptrdiff_t)");
+    static_assert(std::is_same<std::decay_t<decltype(*container.data())>, index>::value,
+                  "a list of indices holds heed::index (std::ptrdiff_t)");
   }
   const index* begin() const { return data; }
   const index* end() const { return data + size; }
@@ -32,9 +35,9 @@ struct matrix_view {
   Scalar& operator()(index i, index c) const { return data[i * row_stride + c * col_stride]; }
 };
 
-/// A strided view of a [batch, heads, rows, cols] tensor that somebody else owns. Strides count elements, may be 0 (the same values again:
-/// broadcast) and are free in order, so [B,H,N,D], [B,N,H,D], a slice of a packed QKV matrix or a single Eigen matrix are all views.
-/// A view of `const Scalar` reads; a view of `Scalar` may be written through.
+/// A strided view of a [batch, heads, rows, cols] tensor that somebody else owns. Strides count elements, may be 0 (the same values
+/// again: broadcast) and are free in order, so [B,H,N,D], [B,N,H,D], a slice of a packed QKV matrix or a single Eigen matrix are all
+/// views. A view of `const Scalar` reads; a view of `Scalar` may be written through.
 template <typename Scalar>
 struct tensor_view {
   Scalar* data = nullptr;
@@ -76,6 +79,17 @@ constexpr bool is_eigen = decltype(derives_from_eigen(static_cast<std::decay_t<T
 
 template <typename T>
 constexpr bool has_memory = (int(Eigen::internal::traits<std::decay_t<T>>::Flags) & int(Eigen::DirectAccessBit)) != 0;
+
+/// A view that a caller has filled in by hand must be one of something.
+template <typename Scalar>
+void check_view(const char* function, const char* what, const tensor_view<Scalar>& view) {
+  if (0 > view.batch || 0 > view.heads || 0 > view.rows || 0 > view.cols)
+    fail_with("heed::", function, ": ", what, ": sizes must not be negative, but are ", view.batch, " x ", view.heads, " x ",
+              view.rows, " x ", view.cols);
+  if (!view.data && view.batch > 0 && view.heads > 0 && view.rows > 0 && view.cols > 0)
+    fail_with("heed::", function, ": ", what, ": a null pointer to ", view.batch, " x ", view.heads, " x ", view.rows, " x ",
+              view.cols, " numbers");
+}
 }  // namespace detail
 
 /// One Eigen matrix, Map, block or transpose as a tensor of one batch entry and one head: no copy, any strides.
@@ -99,7 +113,8 @@ auto writable_view(Out&& matrix) -> tensor_view<typename std::decay_t<Out>::Scal
 template <typename Scalar>
 tensor_view<Scalar> split_heads(const tensor_view<Scalar>& packed, index heads, index batch = 1) {
   const index length = packed.rows / batch, dim = packed.cols / heads;
-  return {packed.data, batch, heads, length, dim, length * packed.row_stride, dim * packed.col_stride, packed.row_stride, packed.col_stride};
+  return {packed.data,      batch, heads, length, dim, length * packed.row_stride, dim * packed.col_stride, packed.row_stride,
+          packed.col_stride};
 }
 
 HEED_NAMESPACE_END

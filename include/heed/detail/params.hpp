@@ -115,7 +115,8 @@ constexpr size forward_group_limit = 8;
 constexpr size forward_group(size width, size element, size d_k, size d_v, size n_kv, bool copies, size level2) {
   constexpr size shared = size(320) << 10;  // bytes
   if (!copies && n_kv * (d_k + d_v) * element <= level2 / 2) return 1;
-  const size group = shared / (width * (padded_row(d_k) + padded_row(d_v)) * element);
+  const size each = width * (padded_row(d_k) + padded_row(d_v)) * element;
+  const size group = each > 0 ? shared / each : 1;
   return group < 1 ? 1 : group > forward_group_limit ? forward_group_limit : group;
 }
 

@@ -18,27 +18,28 @@ template <typename Scalar, typename Stored = Scalar>
 struct head_problem {
   using accumulator = accumulator_t<Scalar>;
 
-  matrix_view<const Scalar> query;              // n_q x d_k
-  stored_rows<Stored> key, value;               // n_kv x d_k, n_kv x d_v
-  matrix_view<Scalar> out;                      // n_q x d_v
-  matrix_view<accumulator> lse;                 // n_q x 1; no data: not wanted
+  matrix_view<const Scalar> query;  // n_q x d_k
+  stored_rows<Stored> key, value;   // n_kv x d_k, n_kv x d_v
+  matrix_view<Scalar> out;          // n_q x d_v
+  matrix_view<accumulator> lse;     // n_q x 1; no data: not wanted
   score_params<accumulator> score;
 };
 
-/// One call, checked: what the reference, the streaming form and the kernels all start from. Making one is the only place where arguments
-/// are looked at; nothing has been written when it fails. Stored is the scalar of keys and values, which a cache may keep in another type.
+/// One call, checked: what the reference, the streaming form and the kernels all start from. Making one is the only place where
+/// arguments are looked at; nothing has been written when it fails. Stored is the scalar of keys and values, which a cache may keep in
+/// another type.
 template <typename Scalar, typename Stored = Scalar>
 struct problem {
   using accumulator = accumulator_t<Scalar>;
 
-  problem(const tensor_view<const Scalar>& q, const stored_tensor<Stored>& k, const stored_tensor<Stored>& v, const tensor_view<Scalar>& o,
-          const tensor_view<accumulator>& l, const attention_options& opts)
+  problem(const tensor_view<const Scalar>& q, const stored_tensor<Stored>& k, const stored_tensor<Stored>& v,
+          const tensor_view<Scalar>& o, const tensor_view<accumulator>& l, const attention_options& opts)
       : query(q), key(k), value(v), out(o), lse(l), options(opts) {}
 
-  tensor_view<const Scalar> query;              // [B,H,n_q,d_k]
-  stored_tensor<Stored> key, value;             // [B,H_kv,n_kv,d_k], [B,H_kv,n_kv,d_v]
-  tensor_view<Scalar> out;                      // [B,H,n_q,d_v]
-  tensor_view<accumulator> lse;                 // [B,H,n_q,1]; no data: not wanted
+  tensor_view<const Scalar> query;   // [B,H,n_q,d_k]
+  stored_tensor<Stored> key, value;  // [B,H_kv,n_kv,d_k], [B,H_kv,n_kv,d_v]
+  tensor_view<Scalar> out;           // [B,H,n_q,d_v]
+  tensor_view<accumulator> lse;      // [B,H,n_q,1]; no data: not wanted
   attention_options options;
   detail::terms<accumulator> terms;
 
@@ -61,7 +62,9 @@ struct problem {
     if (key_starts) return key_starts[b + 1] - key_starts[b];
     return terms.key_lengths.data ? terms.key_lengths[b] : key.rows;
   }
-  double scale() const { return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index(1)))); }
+  double scale() const {
+    return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index(1))));
+  }
 
   /// The key that the first query of sequence b stands at.
   index diagonal(index b) const { return options.causal == causal::top_left ? 0 : n_kv(b) - n_q(b); }
@@ -77,7 +80,8 @@ struct problem {
 
   head_problem<Scalar, Stored> head(index b, index h) const {
     const index h_kv = h / group();
-    const index entry = query_starts ? 0 : b, first_query = query_starts ? query_starts[b] : 0, first_key = key_starts ? key_starts[b] : 0;
+    const index entry = query_starts ? 0 : b, first_query = query_starts ? query_starts[b] : 0,
+                first_key = key_starts ? key_starts[b] : 0;
     head_problem<Scalar, Stored> one{query.head(entry, h, first_query, n_q(b)),
                                      key.head(entry, h_kv, first_key, n_kv(b)),
                                      value.head(entry, h_kv, first_key, n_kv(b)),
@@ -99,12 +103,14 @@ struct problem {
     score.b = b;
     score.h = h;
     if (terms.bias.data) {
-      score.bias = terms.bias.data + b * at(terms.bias.batch_stride, terms.bias.batch) + h * at(terms.bias.head_stride, terms.bias.heads);
+      score.bias =
+          terms.bias.data + b * at(terms.bias.batch_stride, terms.bias.batch) + h * at(terms.bias.head_stride, terms.bias.heads);
       score.bias_row = at(terms.bias.row_stride, terms.bias.rows);
       score.bias_col = at(terms.bias.col_stride, terms.bias.cols);
     }
     if (terms.keep.data) {
-      score.keep = terms.keep.data + b * at(terms.keep.batch_stride, terms.keep.batch) + h * at(terms.keep.head_stride, terms.keep.heads);
+      score.keep =
+          terms.keep.data + b * at(terms.keep.batch_stride, terms.keep.batch) + h * at(terms.keep.head_stride, terms.keep.heads);
       score.keep_row = at(terms.keep.row_stride, terms.keep.rows);
       score.keep_col = at(terms.keep.col_stride, terms.keep.cols);
     }
@@ -113,7 +119,8 @@ struct problem {
       score.alibi_offset = n_kv(b) - n_q(b);
     }
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
-    score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.keep_bits.view.data;  // whole for the function, not for the bits
+    score.blocks.whole_needs_no_hook =
+        terms.function_blocks && !terms.keep_bits.view.data;  // whole for the function, not for the bits
     if (terms.score_function.run) score.score_hook = {&run_score_hook, this};
     if (terms.keep_bits.view.data || terms.mask_function.run) score.mask_hook = {&run_mask_hook, this};
     if (terms.sinks.values && !is_negative_infinity(terms.sinks.values[h])) {
@@ -152,8 +159,10 @@ inline void check_options(const char* function, const attention_options& options
   if (options.scale && !is_finite(*options.scale)) fail_with("heed::", function, ": scale must be finite, but is ", *options.scale);
   if (!is_finite(options.softcap) || options.softcap < 0)
     fail_with("heed::", function, ": softcap must be 0 (off) or positive and finite, but is ", options.softcap);
-  if (options.window_left < -1) fail_with("heed::", function, ": window_left must be -1 (unbounded) or more, but is ", options.window_left);
-  if (options.window_right < -1) fail_with("heed::", function, ": window_right must be -1 (unbounded) or more, but is ", options.window_right);
+  if (options.window_left < -1)
+    fail_with("heed::", function, ": window_left must be -1 (unbounded) or more, but is ", options.window_left);
+  if (options.window_right < -1)
+    fail_with("heed::", function, ": window_right must be -1 (unbounded) or more, but is ", options.window_right);
   if (options.threads < 1) fail_with("heed::", function, ": threads must be 1 or more, but is ", options.threads);
   check_target(function, options.target);
 }
@@ -208,14 +217,15 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
 
 /// Checks every argument of `function` and makes the problem of them.
 template <typename Scalar, typename Stored, typename... Terms>
-problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_view<const Scalar>& query, const stored_tensor<Stored>& key,
-                                            const stored_tensor<Stored>& value, const tensor_view<Scalar>& out,
-                                            const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options,
-                                            const Terms&... given) {
+problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_view<const Scalar>& query,
+                                            const stored_tensor<Stored>& key, const stored_tensor<Stored>& value,
+                                            const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
+                                            const attention_options& options, const Terms&... given) {
   static_assert(all_different<typename purpose_of<Terms>::type...>, "a term of attention may be given once");
   problem<Scalar, Stored> p(query, key, value, out, lse, options);
   (p.terms.add(given), ...);
 
+  check_view(function, "query", query);
   check_equal(function, "key: head_dim", key.cols, "query's head_dim", query.cols);
   check_equal(function, "value: kv_length", value.rows, "key's kv_length", key.rows);
   check_equal(function, "key: batch", key.batch, "query's batch", query.batch);
@@ -244,6 +254,8 @@ template <typename Scalar, typename... Terms>
 problem<Scalar> make_problem(const char* function, const tensor_view<const Scalar>& query, const tensor_view<const Scalar>& key,
                              const tensor_view<const Scalar>& value, const tensor_view<Scalar>& out,
                              const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, const Terms&... given) {
+  check_view(function, "key", key);
+  check_view(function, "value", value);
   return make_stored_problem<Scalar, Scalar>(function, query, key, value, out, lse, options, given...);
 }
 
