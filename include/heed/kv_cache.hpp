@@ -15,6 +15,22 @@ constexpr index kv_cache_bytes(index layers, index num_kv_heads, index head_dim,
   return 2 * layers * num_kv_heads * head_dim * length * bytes_per_element;
 }
 
+namespace detail {
+/// Tokens to append must be those of a cache of num_kv_heads heads.
+template <typename Key, typename Value>
+void check_tokens(const char* function, const tensor_view<Key>& key, const tensor_view<Value>& value, index num_kv_heads, index key_dim,
+                  index value_dim) {
+  check_view(function, "key", key);
+  check_view(function, "value", value);
+  check_equal(function, "value: batch", value.batch, "key's batch", key.batch);
+  check_equal(function, "key: num_kv_heads", key.heads, "the cache's num_kv_heads", num_kv_heads);
+  check_equal(function, "value: num_kv_heads", value.heads, "the cache's num_kv_heads", num_kv_heads);
+  check_equal(function, "value: tokens", value.rows, "key's tokens", key.rows);
+  check_equal(function, "key: head_dim", key.cols, "the cache's key_dim", key_dim);
+  check_equal(function, "value: head_dim", value.cols, "the cache's value_dim", value_dim);
+}
+}  // namespace detail
+
 /// The keys and values that a decoder has seen, for a batch of sequences of one layer: each key/value head of each sequence lies in
 /// one piece.
 ///
@@ -148,15 +164,7 @@ class kv_cache {
   }
   template <typename Key, typename Value>
   void check_tokens(const tensor_view<Key>& key, const tensor_view<Value>& value) const {
-    constexpr const char* name = "kv_cache::append";
-    detail::check_view(name, "key", key);
-    detail::check_view(name, "value", value);
-    detail::check_equal(name, "value: batch", value.batch, "key's batch", key.batch);
-    detail::check_equal(name, "key: num_kv_heads", key.heads, "the cache's num_kv_heads", key_.heads);
-    detail::check_equal(name, "value: num_kv_heads", value.heads, "the cache's num_kv_heads", value_.heads);
-    detail::check_equal(name, "value: tokens", value.rows, "key's tokens", key.rows);
-    detail::check_equal(name, "key: head_dim", key.cols, "the cache's key_dim", key_.dim);
-    detail::check_equal(name, "value: head_dim", value.cols, "the cache's value_dim", value_.dim);
+    detail::check_tokens("kv_cache::append", key, value, key_.heads, key_.dim, value_.dim);
   }
 
   template <typename Key, typename Value>

@@ -61,15 +61,8 @@ class paged_kv_cache {
   void append(index s, const tensor_view<Key>& key, const tensor_view<Value>& value) {
     constexpr const char* name = "paged_kv_cache::append";
     check_sequence("append", s);
-    detail::check_view(name, "key", key);
-    detail::check_view(name, "value", value);
     detail::check_equal(name, "key: batch", key.batch, "one sequence:", index(1));
-    detail::check_equal(name, "value: batch", value.batch, "key's batch", key.batch);
-    detail::check_equal(name, "key: num_kv_heads", key.heads, "the cache's num_kv_heads", key_.heads);
-    detail::check_equal(name, "value: num_kv_heads", value.heads, "the cache's num_kv_heads", value_.heads);
-    detail::check_equal(name, "value: tokens", value.rows, "key's tokens", key.rows);
-    detail::check_equal(name, "key: head_dim", key.cols, "the cache's key_dim", key_.dim);
-    detail::check_equal(name, "value: head_dim", value.cols, "the cache's value_dim", value_.dim);
+    detail::check_tokens(name, key, value, key_.heads, key_.dim, value_.dim);
     sequence& seq = at(s);
     const bool copies_last = key.rows > 0 && seq.length % page_rows_ != 0 && holders(seq.pages.back()) > 1;
     const index more = (seq.length + key.rows + page_rows_ - 1) / page_rows_ - index(seq.pages.size()) + (copies_last ? 1 : 0);
