@@ -305,7 +305,7 @@ TEMPLATE_TEST_CASE("All int8 numbers widen", "[simd]", ALL_F32) {
   }
 }
 
-TEMPLATE_TEST_CASE("exp2 is right to 1.5 units in the last place", "[simd]", ALL_F32, ALL_F64) {
+TEMPLATE_TEST_CASE("exp2 is right to 2.5 units in the last place, in double to 1.5", "[simd]", ALL_F32, ALL_F64) {
   using S = typename TestType::S;
   using limits = std::numeric_limits<S>;
   constexpr auto exp2 = TestType::operation::exp2;
@@ -327,7 +327,9 @@ TEMPLATE_TEST_CASE("exp2 is right to 1.5 units in the last place", "[simd]", ALL
     }
   }
   INFO("worst error in units in the last place: " << worst);
-  CHECK(worst <= 1.5L);
+  // In float the polynomial is wrong by up to 9.3e-8 of 2, 1.55 units; the last addition rounds by 0.5, without an FMA the multiplication before
+  // it by 0.25, all earlier ones by less.
+  CHECK(worst <= (std::is_same<S, float>::value ? 2.5L : 1.5L));
 
   const S inf = limits::infinity();
   CHECK(apply_one<TestType>(exp2, S(0)) == 1);

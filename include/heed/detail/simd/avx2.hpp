@@ -202,8 +202,8 @@ HEED_INLINE f64 split(f64 a, f64& rest) {
   return whole;
 }
 HEED_INLINE f64 scale(f64 a, f64 n) {
-  const __m256i exponent = _mm256_slli_epi64(_mm256_cvtepi32_epi64(_mm256_cvtpd_epi32(n.reg)), 52);
-  return {_mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(a.reg), exponent))};
+  const f64 biased = n + f64::broadcast(6755399441056767);  // 1.5 * 2^52 + 1023: the lowest bits are those of the exponent of 2^n
+  return a * f64{_mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(biased.reg), 52))};
 }
 HEED_INLINE f64 scale(f64::mask m, f64 a, f64 n) { return {_mm256_and_pd(m.reg, scale(a, n).reg)}; }
 HEED_INLINE f64::mask less(f64 a, f64 b) { return {_mm256_cmp_pd(a.reg, b.reg, _CMP_LT_OQ)}; }
