@@ -191,12 +191,11 @@ struct setup {
     if (c.has(feature::mask_function_in_blocks)) blocks = heed::block_mask::of(shown, batch, heads, s.n_q, s.n_kv, 16, 32);
   }
 
-  /// call(terms...): a term that the combination lacks is empty. Tensors are told of the lengths; caches and ragged batches bring
+  /// call(terms...): of those that the combination has. Tensors are told of the lengths; caches and ragged batches bring
   /// their own.
   template <typename Acc, typename Call>
   void with_terms(const term_numbers<Acc>& n, path kind, const Call& call) const {
     const bool told = kind == path::tensors && features.has(feature::key_lengths);
-    const heed::index_list lengths_given = told ? heed::index_list(lengths) : heed::index_list();
     const bool function_in_blocks = features.has(feature::mask_function_in_blocks), apart = kind == path::cache;
     const auto go = [&](const auto&... functions) {
       tensor_view<const Acc> bias_view;
@@ -208,9 +207,11 @@ struct setup {
       tensor_view<const std::uint8_t> bits_view;
       if (features.has(feature::keep_bits)) bits_view = bhnd(bits.data(), heed::index(1), heads, shape.n_q, bits.cols());
       const bool in_blocks = features.has(feature::blocks) || (function_in_blocks && apart);
-      call(heed::keep(keep_view), heed::keep_bits(bits_view, shape.n_kv), heed::bias(bias_view), heed::alibi(n.slopes),
-           heed::sinks(n.sinks), heed::logit_scales(n.factors), heed::key_lengths(lengths_given),
-           in_blocks ? heed::blocks(blocks) : heed::detail::blocks_term(),
+      using heed::when;
+      call(when(keep_view.data, heed::keep(keep_view)), when(bits_view.data, heed::keep_bits(bits_view, shape.n_kv)),
+           when(bias_view.data, heed::bias(bias_view)), when(n.slopes.size() > 0, heed::alibi(n.slopes)),
+           when(n.sinks.size() > 0, heed::sinks(n.sinks)), when(n.factors.size() > 0, heed::logit_scales(n.factors)),
+           when(told, heed::key_lengths(lengths)), when(in_blocks, heed::blocks(blocks)),
            heed::dropout(features.has(feature::dropout) ? 0.3 : 0.0, 27), functions...);
     };
     const auto mask = function_in_blocks && !apart ? heed::mask_function(shown, blocks) : heed::mask_function(shown);

@@ -69,23 +69,81 @@ TEST_CASE("a term without numbers is as good as absent") {
   CHECK(same(e.run(reference), heed::reference_attention_with_lse(e.query, e.key, e.value)));
 }
 
-TEST_CASE("every empty term is absent, memory or not") {
+TEST_CASE("a term that is given has sizes to be held against the call, an empty one too") {
   const example<double> e(5, 6, 4, 3);
-  const auto plain = heed::attention_with_lse(e.query, e.key, e.value);
-  const auto check = [&](const auto& term) { CHECK(same(heed::attention_with_lse(e.query, e.key, e.value, {}, term), plain)); };
+  const auto refused = [&](const auto& term, const std::vector<std::string>& words) {
+    std::vector<std::string> all = words;
+    all.push_back("heed::attention_with_lse: ");
+    testing::check_refused([&] { heed::attention_with_lse(e.query, e.key, e.value, {}, term); }, all);
+  };
   std::vector<heed::index> reserved;
   reserved.reserve(4);
   const heed::row_vector<double> numbers = heed::row_vector<double>::Ones(4);
   const testing::mask kept = testing::mask::Constant(5, 6, false);
   const heed::rows<double> biases = heed::rows<double>::Ones(5, 6);
   const heed::rows<std::uint8_t> bits = heed::rows<std::uint8_t>::Zero(5, 1);
-  check(heed::key_lengths(reserved));
-  check(heed::alibi(numbers.head(0)));
-  check(heed::sinks(numbers.head(0)));
-  check(heed::logit_scales(numbers.head(0)));
-  check(heed::keep(kept.topRows(0)));
-  check(heed::keep_bits(heed::view(bits.topRows(0)), 6));
-  check(heed::bias(biases.leftCols(0)));
+  refused(heed::key_lengths(reserved), {"key_lengths", "0", "1"});
+  refused(heed::key_lengths(heed::index_list()), {"key_lengths", "0", "1"});
+  refused(heed::alibi(numbers.head(0)), {"alibi", "0", "1"});
+  refused(heed::sinks(numbers.head(0)), {"sinks", "0", "1"});
+  refused(heed::logit_scales(numbers.head(0)), {"logit_scales", "0", "1"});
+  refused(heed::keep(kept.topRows(0)), {"keep has n_q 0", "5"});
+  refused(heed::keep(heed::tensor_view<const bool>()), {"keep has batch 0", "1"});
+  refused(heed::keep_bits(heed::view(bits.topRows(0)), 6), {"keep_bits has n_q 0", "5"});
+  refused(heed::bias(biases.leftCols(0)), {"bias has n_kv 0", "6"});
+  refused(heed::bias(heed::tensor_view<const double>()), {"bias has batch 0", "1"});
+}
+
+TEST_CASE("a term at a null pointer is refused, with its sizes") {
+  const example<double> e(5, 6, 4, 3);
+  const auto refused = [&](const auto& term, const std::vector<std::string>& words) {
+    testing::check_refused([&] { heed::attention(e.query, e.key, e.value, {}, term); }, words);
+    testing::check_refused([&] { heed::reference_attention(e.query, e.key, e.value, {}, term); }, words);
+  };
+  double* const nowhere = nullptr;
+  heed::index_list list;
+  list.size = 1;
+  refused(heed::keep(heed::bhnd(static_cast<const bool*>(nullptr), 1, 1, 5, 6)), {"keep: a null pointer to 1 x 1 x 5 x 6"});
+  refused(heed::keep_bits(heed::bhnd(static_cast<const std::uint8_t*>(nullptr), 1, 1, 5, 1), 6), {"keep_bits: a null pointer"});
+  refused(heed::bias(heed::bhnd(nowhere, 1, 1, 5, 6)), {"bias: a null pointer to 1 x 1 x 5 x 6"});
+  refused(heed::alibi(Eigen::Map<heed::row_vector<double>>(nowhere, 1)), {"alibi: slopes: a null pointer"});
+  refused(heed::sinks(Eigen::Map<heed::row_vector<double>>(nowhere, 1)), {"sinks: logits: a null pointer"});
+  refused(heed::logit_scales(Eigen::Map<heed::row_vector<double>>(nowhere, 1)), {"logit_scales: factors: a null pointer"});
+  refused(heed::key_lengths(list), {"key_lengths", "1 entries at a null address"});
+}
+
+TEST_CASE("an output at a null pointer is refused, an lse of sizes too") {
+  const example<double> e(5, 6, 4, 3);
+  heed::workspace memory;
+  heed::row_vector<double> numbers(15);
+  const auto query = heed::view(e.query), key = heed::view(e.key), value = heed::view(e.value);
+  double* const nowhere = nullptr;
+  testing::check_refused([&] { heed::multi_head_attention_into(query, key, value, heed::bhnd(nowhere, 1, 1, 5, 3), {}, {}, memory); },
+                         {"heed::multi_head_attention_into: out: a null pointer to 1 x 1 x 5 x 3"});
+  const auto out = heed::bhnd(numbers.data(), 1, 1, 5, 3);
+  testing::check_refused([&] { heed::multi_head_attention_into(query, key, value, out, heed::bhnd(nowhere, 1, 1, 5, 1), {}, memory); },
+                         {"lse: a null pointer to 1 x 1 x 5 x 1"});
+}
+
+TEST_CASE("an empty call takes the empty terms of its sizes") {
+  const example<double> e(0, 0, 4, 3);
+  const testing::mask kept(0, 0);
+  const heed::rows<double> biases(0, 0);
+  const auto result = heed::attention_with_lse(e.query, e.key, e.value, {}, heed::keep(kept), heed::bias(biases));
+  CHECK(result.out.rows() == 0);
+}
+
+TEST_CASE("when(false, term) leaves a term out, when(true, term) does not") {
+  example<double> e(5, 6, 4, 3), masked = e;
+  masked.keep = testing::random_mask(5, 6, 9);
+  masked.slopes = heed::row_vector<double>::Constant(1, 0.5);
+  const auto with = [&](bool given) {
+    const auto zero = [](double, heed::index, heed::index, heed::index, heed::index) { return 0.0; };
+    return heed::attention_with_lse(e.query, e.key, e.value, {}, heed::when(given, heed::keep(masked.keep)),
+                                    heed::when(given, heed::alibi(masked.slopes)), heed::when(false, heed::score_function(zero)));
+  };
+  CHECK(same(with(false), heed::attention_with_lse(e.query, e.key, e.value)));
+  CHECK(same(with(true), heed::attention_with_lse(e.query, e.key, e.value, {}, heed::keep(masked.keep), heed::alibi(masked.slopes))));
 }
 
 TEST_CASE("keep_bits holds one pair a bit, the lowest first") {

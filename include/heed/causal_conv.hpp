@@ -3,6 +3,7 @@
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/recurrence.hpp>
 
+#include <optional>
 #include <type_traits>
 
 HEED_NAMESPACE_BEGIN
@@ -27,8 +28,8 @@ struct channel_bias_term {
 
 template <typename Scalar>
 struct causal_conv_terms {
-  tensor_view<const Scalar> channel_bias;
-  tensor_view<accumulator_t<Scalar>> carry;
+  std::optional<tensor_view<const Scalar>> channel_bias;
+  std::optional<tensor_view<accumulator_t<Scalar>>> carry;
 
   void add(const channel_bias_term<Scalar>& term) { channel_bias = term.view; }
   void add(const carry_term<accumulator_t<Scalar>>& term) { carry = term.view; }
@@ -65,7 +66,9 @@ void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight
   static_assert(std::is_same<std::remove_const_t<X>, Scalar>::value && std::is_same<std::remove_const_t<Weight>, Scalar>::value,
                 "x, weight and out must have one scalar type");
   detail::causal_conv_terms<Scalar> given;
-  (given.add(terms), ...);
+  detail::add_terms(given, terms...);
+  detail::check_view(name, "x", x);
+  detail::check_view(name, "weight", weight);
   const index channels = x.cols, taps = weight.cols, past = taps - 1;
   if (taps < 1) detail::fail_with("heed::", name, ": weight: taps must be 1 or more, but is ", taps);
   detail::check_extent(name, "weight", "batch", weight.batch, x.batch);
@@ -73,7 +76,12 @@ void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight
   detail::check_equal(name, "weight: channels", weight.rows, "x's channels", channels);
   detail::check_sequence(name, "out", out, "x", x);
   detail::check_equal(name, "out: channels", out.cols, "x's channels", channels);
-  if (given.channel_bias.data) detail::check_equal(name, "channel_bias: size", given.channel_bias.cols, "x's channels", channels);
+  if (given.channel_bias) {
+    detail::check_view(name, "channel_bias", *given.channel_bias);
+    detail::check_equal(name, "channel_bias: size", given.channel_bias->cols, "x's channels", channels);
+  }
+  if (options.activation > activation::silu)
+    detail::fail_with("heed::", name, ": activation must be none or silu, but is ", int(options.activation));
   detail::check_carry(name, given.carry, x.batch, x.heads, past, "weight's taps - 1,", channels, "x's channels");
 
   detail::for_each_head(x.batch, x.heads, options, [&](index b, index h) {
@@ -81,18 +89,18 @@ void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight
     // Token t of z, which counts from the oldest input of the past.
     const auto z = [&](index t, index c) {
       if (t >= past) return Acc(x(b, h, t - past, c));
-      return given.carry.data ? Acc(given.carry(b, h, t, c)) : Acc(0);
+      return given.carry ? Acc((*given.carry)(b, h, t, c)) : Acc(0);
     };
     for (index t = 0; t < x.rows; ++t)
       for (index c = 0; c < channels; ++c) {
         Acc sum(0);
         for (index i = 0; i < taps; ++i) sum += Acc(weights(c, i)) * z(t + i, c);
-        if (given.channel_bias.data) sum += Acc(given.channel_bias(0, 0, 0, c));
+        if (given.channel_bias) sum += Acc((*given.channel_bias)(0, 0, 0, c));
         out(b, h, t, c) = Scalar(options.activation == activation::silu ? detail::silu(sum) : sum);
       }
-    if (given.carry.data)
+    if (given.carry)
       for (index t = 0; t < past; ++t)  // ascending: a row is read before it is written
-        for (index c = 0; c < channels; ++c) given.carry(b, h, t, c) = z(x.rows + t, c);
+        for (index c = 0; c < channels; ++c) (*given.carry)(b, h, t, c) = z(x.rows + t, c);
   });
 }
 

@@ -34,10 +34,8 @@ linear_problem<Scalar> make_delta_problem(const char* function, const tensor_vie
                                           const tensor_view<const Scalar>& key, const tensor_view<const Scalar>& value,
                                           const tensor_view<Scalar>& out, const tensor_view<const accumulator_t<Scalar>>& beta,
                                           const delta_rule_options& options, const Terms&... terms) {
-  if (!beta.data && query.rows > 0)
-    fail_with("heed::", function, ": beta: 0 numbers do not match query's tokens ", query.rows,
-              "; the rule needs one a token, or one for all");
-  static_assert((!std::is_same<Terms, bonus_term<accumulator_t<Scalar>>>::value && ...), "bonus is no term of the delta rule");
+  static_assert((!std::is_same<typename purpose_of<Terms>::type, bonus_term<accumulator_t<Scalar>>>::value && ...),
+                "bonus is no term of the delta rule");
   linear_attention_options same;
   same.scale = options.scale;
   same.chunk = options.chunk;

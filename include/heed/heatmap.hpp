@@ -2,7 +2,7 @@
 
 #include <heed/detail/check.hpp>
 #include <heed/detail/heatmap_page.hpp>
-#include <heed/detail/score.hpp>
+#include <heed/detail/number.hpp>
 #include <heed/detail/utf8.hpp>
 #include <heed/types.hpp>
 

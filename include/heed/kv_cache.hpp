@@ -224,7 +224,7 @@ auto make_cached_problem(const char* function, const tensor_view<const Scalar>& 
     fail_with("heed::", function, ": window_left ", options.window_left, " asks for more than the cache keeps: its window is ",
               cache.window());
   auto problem = make_stored_problem(function, query, cache.keys(), cache.values(), out, lse, options, terms...);
-  if (problem.terms.key_lengths.data) fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
+  if (problem.terms.key_lengths) fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
   if (problem.terms.function_blocks)
     fail_with("heed::", function,
               ": with a cache a mask function counts tokens and its blocks count rows; give blocks and mask_function apart");

@@ -76,7 +76,8 @@ void multi_head_linear_attention_into(const tensor_view<Query>& query, const ten
                                       const tensor_view<Scalar>& out, const linear_attention_options& options, workspace& memory,
                                       const Terms&... terms) {
   detail::chunked(
-      detail::make_linear_problem<Scalar>("multi_head_linear_attention_into", query, key, value, out, {}, options, terms...), memory);
+      detail::make_linear_problem<Scalar>("multi_head_linear_attention_into", query, key, value, out, std::nullopt, options, terms...),
+      memory);
 }
 
 /// The same, token after token: for any scalar type, and the oracle of the chunked form.
@@ -84,8 +85,8 @@ template <typename Query, typename Key, typename Value, typename Scalar, typenam
 void recurrent_multi_head_linear_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key,
                                                 const tensor_view<Value>& value, const tensor_view<Scalar>& out,
                                                 const linear_attention_options& options, const Terms&... terms) {
-  detail::recurrent(detail::make_linear_problem<Scalar>("recurrent_multi_head_linear_attention_into", query, key, value, out, {},
-                                                        options, terms...));
+  detail::recurrent(detail::make_linear_problem<Scalar>("recurrent_multi_head_linear_attention_into", query, key, value, out,
+                                                        std::nullopt, options, terms...));
 }
 
 /// Linear attention of one head: query T x d_k, key T x d_k, value T x d_v -> T x d_v. Throws std::invalid_argument where sizes do not
@@ -97,7 +98,8 @@ auto linear_attention(const Query& query, const Key& key, const Value& value, co
   typename decltype(in)::output out(in.query.rows, in.value.cols);
   workspace memory;
   detail::chunked(
-      detail::make_linear_problem("linear_attention", in.query, in.key, in.value, writable_view(out), {}, options, terms...), memory);
+      detail::make_linear_problem("linear_attention", in.query, in.key, in.value, writable_view(out), std::nullopt, options, terms...),
+      memory);
   return out;
 }
 
@@ -107,8 +109,8 @@ auto recurrent_linear_attention(const Query& query, const Key& key, const Value&
                                 const Terms&... terms) {
   const detail::inputs<deduced, Eigen::Dynamic, Eigen::Dynamic, Query, Key, Value> in("recurrent_linear_attention", query, key, value);
   typename decltype(in)::output out(in.query.rows, in.value.cols);
-  detail::recurrent(detail::make_linear_problem("recurrent_linear_attention", in.query, in.key, in.value, writable_view(out), {},
-                                                options, terms...));
+  detail::recurrent(detail::make_linear_problem("recurrent_linear_attention", in.query, in.key, in.value, writable_view(out),
+                                                std::nullopt, options, terms...));
   return out;
 }
 

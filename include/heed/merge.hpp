@@ -2,7 +2,7 @@
 
 #include <heed/detail/check.hpp>
 #include <heed/detail/inputs.hpp>
-#include <heed/detail/score.hpp>
+#include <heed/detail/number.hpp>
 
 #include <cmath>
 #include <iterator>

@@ -47,7 +47,7 @@ void project_into(const X& x, const Weight& weight, Out&& out, const attention_o
   detail::check_projection_types<X, Weight>();
   using Scalar = typename X::Scalar;
   static_assert(std::is_same<Scalar, typename std::decay_t<Out>::Scalar>::value, "out must have the scalar type of x");
-  detail::check_options("project_into", options);
+  detail::check_options<accumulator_t<Scalar>>("project_into", options);
   detail::check_equal("project_into", "weight: rows", weight.rows(), "x's d_model", x.cols());
   detail::check_equal("project_into", "out: rows", out.rows(), "x's rows", x.rows());
   detail::check_equal("project_into", "out: columns", out.cols(), "weight's columns", weight.cols());
@@ -77,7 +77,7 @@ auto project_qkv(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const 
   detail::check_projection_types<X, Wk>();
   detail::check_projection_types<X, Wv>();
   using Scalar = typename X::Scalar;
-  detail::check_options("project_qkv", options);
+  detail::check_options<accumulator_t<Scalar>>("project_qkv", options);
   detail::check_equal("project_qkv", "w_q: rows", w_q.rows(), "x's d_model", x.cols());
   detail::check_equal("project_qkv", "w_k: rows", w_k.rows(), "x's d_model", x.cols());
   detail::check_equal("project_qkv", "w_v: rows", w_v.rows(), "x's d_model", x.cols());

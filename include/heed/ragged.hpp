@@ -10,6 +10,7 @@ namespace detail {
 
 /// Checks the starts of a ragged batch (0 = starts[0] <= starts[1] <= ... <= total) and returns the number of sequences.
 inline index check_starts(const char* function, const char* what, const index_list& starts, index total) {
+  check_list(function, what, starts);
   if (starts.size < 1) fail_with("heed::", function, ": ", what, " must have one entry more than there are sequences, but has 0");
   if (starts[0] != 0) fail_with("heed::", function, ": ", what, " must begin with 0, but begins with ", starts[0]);
   for (index b = 1; b < starts.size; ++b)
@@ -22,14 +23,16 @@ inline index check_starts(const char* function, const char* what, const index_li
 template <typename Scalar, typename... Terms>
 problem<Scalar> make_ragged_problem(const char* function, const tensor_view<const Scalar>& query, const tensor_view<const Scalar>& key,
                                     const tensor_view<const Scalar>& value, const tensor_view<Scalar>& out,
-                                    const tensor_view<accumulator_t<Scalar>>& lse, const index_list& query_starts, const index_list& key_starts,
-                                    const attention_options& options, const Terms&... terms) {
+                                    const tensor_view<accumulator_t<Scalar>>& lse, const index_list& query_starts,
+                                    const index_list& key_starts, const attention_options& options, const Terms&... terms) {
   problem<Scalar> p = make_problem<Scalar>(function, query, key, value, out, lse, options, terms...);
   check_equal(function, "query: batch", query.batch, "the packed batch of", index(1));
   const index sequences = check_starts(function, "query_starts", query_starts, query.rows);
-  check_equal(function, "key_starts: sequences", check_starts(function, "key_starts", key_starts, key.rows), "query_starts' sequences", sequences);
-  if (p.terms.keep.data || p.terms.bias.data || p.terms.keep_bits.view.data || p.terms.sparse() || p.terms.key_lengths.data)
-    fail_with("heed::", function, ": keep, keep_bits, bias, blocks and key_lengths are not offered for ragged batches; use a mask function, or call one "
+  check_equal(function, "key_starts: sequences", check_starts(function, "key_starts", key_starts, key.rows), "query_starts' sequences",
+              sequences);
+  if (p.terms.keep || p.terms.bias || p.terms.keep_bits || p.terms.sparse() || p.terms.key_lengths)
+    fail_with("heed::", function,
+              ": keep, keep_bits, bias, blocks and key_lengths are not offered for ragged batches; use a mask function, or call one "
               "sequence at a time");
   p.query_starts = query_starts.data;
   p.key_starts = key_starts.data;
@@ -41,16 +44,18 @@ problem<Scalar> make_ragged_problem(const char* function, const tensor_view<cons
 
 /// Attention of a ragged batch: sequences of different lengths, one after the other without padding, each attending within itself.
 ///
-/// query [1, H, total_q, Dk], key [1, H_kv, total_kv, Dk], value [1, H_kv, total_kv, Dv] -> out [1, H, total_q, Dv], lse [1, H, total_q, 1] or {}.
-/// Sequence b has query rows [query_starts[b], query_starts[b + 1]) and key rows [key_starts[b], key_starts[b + 1]) (the cu_seqlens of other
-/// libraries: one entry more than there are sequences, the first 0); a sequence may be empty. Causal and window count within the sequence.
-/// Throws std::invalid_argument for starts that fall or do not end at the number of rows, and as
+/// query [1, H, total_q, Dk], key [1, H_kv, total_kv, Dk], value [1, H_kv, total_kv, Dv] -> out [1, H, total_q, Dv], lse [1, H,
+/// total_q, 1] or {}. Sequence b has query rows [query_starts[b], query_starts[b + 1]) and key rows [key_starts[b], key_starts[b + 1])
+/// (the cu_seqlens of other libraries: one entry more than there are sequences, the first 0); a sequence may be empty. Causal and
+/// window count within the sequence. Throws std::invalid_argument for starts that fall or do not end at the number of rows, and as
 /// multi_head_attention_into does.
 template <typename Query, typename Key, typename Value, typename Scalar, typename... Terms>
 void ragged_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
-                           const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse, const index_list& query_starts,
-                           const index_list& key_starts, const attention_options& options, workspace& memory, const Terms&... terms) {
-  detail::forward(detail::make_ragged_problem<Scalar>("ragged_attention_into", query, key, value, out, lse, query_starts, key_starts, options, terms...),
+                           const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
+                           const index_list& query_starts, const index_list& key_starts, const attention_options& options,
+                           workspace& memory, const Terms&... terms) {
+  detail::forward(detail::make_ragged_problem<Scalar>("ragged_attention_into", query, key, value, out, lse, query_starts, key_starts,
+                                                      options, terms...),
                   memory);
 }
 
@@ -60,8 +65,8 @@ void reference_ragged_attention_into(const tensor_view<Query>& query, const tens
                                      const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
                                      const index_list& query_starts, const index_list& key_starts, const attention_options& options,
                                      const Terms&... terms) {
-  detail::reference(detail::make_ragged_problem<Scalar>("reference_ragged_attention_into", query, key, value, out, lse, query_starts, key_starts,
-                                                        options, terms...));
+  detail::reference(detail::make_ragged_problem<Scalar>("reference_ragged_attention_into", query, key, value, out, lse, query_starts,
+                                                        key_starts, options, terms...));
 }
 
 HEED_NAMESPACE_END

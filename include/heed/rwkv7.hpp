@@ -3,6 +3,7 @@
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/recurrence.hpp>
 
+#include <optional>
 #include <type_traits>
 
 HEED_NAMESPACE_BEGIN
@@ -11,7 +12,7 @@ namespace detail {
 /// The one term that RWKV-7 takes.
 template <typename Acc>
 struct rwkv7_terms {
-  tensor_view<Acc> carry;
+  std::optional<tensor_view<Acc>> carry;
 
   void add(const carry_term<Acc>& term) { carry = term.view; }
   template <typename Other>
@@ -39,7 +40,8 @@ void multi_head_rwkv7_into(const tensor_view<R>& receptance, const tensor_view<W
   static_assert(std::is_same<std::remove_const_t<W>, Acc>::value,
                 "decay must have the scalar of the state: float for half and bfloat16");
   detail::rwkv7_terms<Acc> given;
-  (given.add(terms), ...);
+  detail::add_terms(given, terms...);
+  detail::check_view(name, "receptance", receptance);
   const index d_k = receptance.cols, d_v = value.cols;
   const auto check = [&](const char* what, const auto& view, index dim, const char* whose) {
     detail::check_sequence(name, what, view, "receptance", receptance);

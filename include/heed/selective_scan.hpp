@@ -3,6 +3,7 @@
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/recurrence.hpp>
 
+#include <optional>
 #include <type_traits>
 
 HEED_NAMESPACE_BEGIN
@@ -34,9 +35,9 @@ struct silu_gate_term {
 template <typename Scalar>
 struct selective_scan_terms {
   using Acc = accumulator_t<Scalar>;
-  tensor_view<const Acc> skip, step_bias;
-  tensor_view<const Scalar> silu_gate;
-  tensor_view<Acc> carry;
+  std::optional<tensor_view<const Acc>> skip, step_bias;
+  std::optional<tensor_view<const Scalar>> silu_gate;
+  std::optional<tensor_view<Acc>> carry;
 
   void add(const skip_term<Acc>& term) { skip = term.view; }
   void add(const step_bias_term<Acc>& term) { step_bias = term.view; }
@@ -103,21 +104,23 @@ void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt, con
   using Acc = accumulator_t<Scalar>;
   static_assert(std::is_same<std::remove_const_t<A>, Acc>::value, "a must have the scalar of the state: float for half and bfloat16");
   detail::selective_scan_terms<Scalar> given;
-  (given.add(terms), ...);
+  detail::add_terms(given, terms...);
+  detail::check_view(name, "u", u);
   const index channels = u.cols, d_state = a.cols;
   const auto check = [&](const char* what, const auto& view, const char* axis, index cols, const char* whose, index wanted) {
     detail::check_sequence(name, what, view, "u", u);
     if (cols != wanted) detail::fail_with("heed::", name, ": ", what, ": ", axis, " ", cols, " does not match ", whose, " ", wanted);
   };
   const auto check_broadcast = [&](const char* what, const auto& view) {
+    detail::check_view(name, what, view);
     detail::check_extent(name, what, "batch", view.batch, u.batch);
     detail::check_extent(name, what, "heads", view.heads, u.heads);
   };
   const auto check_channels = [&](const char* what, const auto& view) {
-    if (!view.data) return;
-    check_broadcast(what, view);
-    detail::check_extent(name, what, "channels", view.cols, channels);
-    detail::check_equal(name, what, view.rows, "one number a channel, rows", index(1));
+    if (!view) return;
+    check_broadcast(what, *view);
+    detail::check_extent(name, what, "channels", view->cols, channels);
+    detail::check_equal(name, what, view->rows, "one number a channel, rows", index(1));
   };
   check("dt", dt, "channels", dt.cols, "u's channels", channels);
   check_broadcast("a", a);
@@ -127,18 +130,18 @@ void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt, con
   check("out", out, "channels", out.cols, "u's channels", channels);
   check_channels("skip", given.skip);
   check_channels("step_bias", given.step_bias);
-  if (given.silu_gate.data) check("silu_gate", given.silu_gate, "channels", given.silu_gate.cols, "u's channels", channels);
+  if (given.silu_gate) check("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u's channels", channels);
   detail::check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state, "a's d_state");
 
   detail::for_each_head(u.batch, u.heads, options, [&](index entry, index g) {
     detail::loaded_state<Acc> state(given.carry, entry, g, channels, d_state);
-    detail::loaded_state<Acc> rate({}, 0, 0, channels, d_state);
+    detail::loaded_state<Acc> rate(std::nullopt, 0, 0, channels, d_state);
     const matrix_view<A> rates = detail::broadcast_head(a, entry, g);
     for (index i = 0; i < channels; ++i)
       for (index n = 0; n < d_state; ++n) rate.value(i, n) = rates(i, n);
     matrix_view<const Acc> skips, biases;
-    if (given.skip.data) skips = detail::broadcast_head(given.skip, entry, g);
-    if (given.step_bias.data) biases = detail::broadcast_head(given.step_bias, entry, g);
+    if (given.skip) skips = detail::broadcast_head(*given.skip, entry, g);
+    if (given.step_bias) biases = detail::broadcast_head(*given.step_bias, entry, g);
 
     detail::state_row<Acc> bt(d_state), ct(d_state);
     for (index t = 0; t < u.rows; ++t) {
@@ -154,7 +157,7 @@ void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt, con
         x = (step * rates_i).exp() * x + (step * input) * bt;
         Acc y = (x * ct).sum();
         if (skips.data) y += skips(0, i) * input;
-        if (given.silu_gate.data) y *= detail::silu(Acc(given.silu_gate(entry, g, t, i)));
+        if (given.silu_gate) y *= detail::silu(Acc((*given.silu_gate)(entry, g, t, i)));
         out(entry, g, t, i) = Scalar(y);
       }
     }

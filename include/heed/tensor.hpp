@@ -60,12 +60,14 @@ struct tensor_view {
 /// A dense tensor in the order [batch, heads, length, dim].
 template <typename Scalar>
 tensor_view<Scalar> bhnd(Scalar* data, index batch, index heads, index length, index dim) {
+  detail::product("bhnd", "batch * heads * length * dim", {batch, heads, length, dim});
   return {data, batch, heads, length, dim, heads * length * dim, length * dim, dim, 1};
 }
 
 /// A dense tensor in the order [batch, length, heads, dim].
 template <typename Scalar>
 tensor_view<Scalar> bnhd(Scalar* data, index batch, index length, index heads, index dim) {
+  detail::product("bnhd", "batch * length * heads * dim", {batch, length, heads, dim});
   return {data, batch, heads, length, dim, length * heads * dim, dim, heads * dim, 1};
 }
 
@@ -80,15 +82,34 @@ constexpr bool is_eigen = decltype(derives_from_eigen(static_cast<std::decay_t<T
 template <typename T>
 constexpr bool has_memory = (int(Eigen::internal::traits<std::decay_t<T>>::Flags) & int(Eigen::DirectAccessBit)) != 0;
 
+inline void check_view(const char* function, const char* what, bool has_data, index batch, index heads, index rows, index cols) {
+  if (0 > batch || 0 > heads || 0 > rows || 0 > cols)
+    fail_with("heed::", function, ": ", what, ": sizes must not be negative, but are ", batch, " x ", heads, " x ", rows, " x ", cols);
+  if (!has_data && batch > 0 && heads > 0 && rows > 0 && cols > 0)
+    fail_with("heed::", function, ": ", what, ": a null pointer to ", batch, " x ", heads, " x ", rows, " x ", cols, " numbers");
+}
 /// A view that a caller has filled in by hand must be one of something.
 template <typename Scalar>
 void check_view(const char* function, const char* what, const tensor_view<Scalar>& view) {
-  if (0 > view.batch || 0 > view.heads || 0 > view.rows || 0 > view.cols)
-    fail_with("heed::", function, ": ", what, ": sizes must not be negative, but are ", view.batch, " x ", view.heads, " x ",
-              view.rows, " x ", view.cols);
-  if (!view.data && view.batch > 0 && view.heads > 0 && view.rows > 0 && view.cols > 0)
-    fail_with("heed::", function, ": ", what, ": a null pointer to ", view.batch, " x ", view.heads, " x ", view.rows, " x ",
-              view.cols, " numbers");
+  check_view(function, what, view.data != nullptr, view.batch, view.heads, view.rows, view.cols);
+}
+inline void check_list(const char* function, const char* what, const index_list& list) {
+  if (list.size < 0 || (!list.data && list.size > 0))
+    fail_with("heed::", function, ": ", what, ": a list of ", list.size, " entries at ", list.data ? "an" : "a null", " address");
+}
+
+/// Whether a view is {}, which says that there is none. One of no numbers is another thing: it has a size that can be wrong.
+template <typename Scalar>
+bool is_none(const tensor_view<Scalar>& view) {
+  return !view.data && view.batch == 0 && view.heads == 0 && view.rows == 0 && view.cols == 0;
+}
+
+/// Head (b, h) of a view whose extents are each 1 (the same for all) or the call's own.
+template <typename Scalar>
+matrix_view<Scalar> broadcast_head(const tensor_view<Scalar>& view, index b, index h) {
+  const auto at = [](index stride, index extent) { return extent > 1 ? stride : 0; };
+  return {view.data + b * at(view.batch_stride, view.batch) + h * at(view.head_stride, view.heads), view.rows, view.cols,
+          at(view.row_stride, view.rows), at(view.col_stride, view.cols)};
 }
 }  // namespace detail
 
@@ -109,9 +130,11 @@ auto writable_view(Out&& matrix) -> tensor_view<typename std::decay_t<Out>::Scal
 }
 
 /// The layout that a projection leaves: columns [h * dim, (h + 1) * dim) of row b * length + i are head h of token i of sequence b.
-/// The rows must be a multiple of batch and the columns a multiple of heads.
+/// Throws std::invalid_argument where the rows are not a multiple of batch, or the columns not of heads.
 template <typename Scalar>
 tensor_view<Scalar> split_heads(const tensor_view<Scalar>& packed, index heads, index batch = 1) {
+  detail::check_multiple("split_heads", "packed", packed.cols, "columns", "heads", heads);
+  detail::check_multiple("split_heads", "packed", packed.rows, "rows", "batch", batch);
   const index length = packed.rows / batch, dim = packed.cols / heads;
   return {packed.data,      batch, heads, length, dim, length * packed.row_stride, dim * packed.col_stride, packed.row_stride,
           packed.col_stride};

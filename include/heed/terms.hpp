@@ -1,19 +1,22 @@
 #pragma once
 
 #include <heed/block_mask.hpp>
+#include <heed/detail/given.hpp>
 #include <heed/detail/params.hpp>
 #include <heed/detail/score_block.hpp>
 #include <heed/dropout.hpp>
 #include <heed/tensor.hpp>
 
 #include <Eigen/Core>
+#include <optional>
 #include <type_traits>
 
 HEED_NAMESPACE_BEGIN
 
 // What may follow the options of a call, in any order, each at most once:
 //   attention(query, key, value, options, keep(mask), alibi(slopes))
-// A term looks at the caller's memory; it does not own it. A term made from an empty view or vector is as good as absent.
+// A term looks at the caller's memory; it does not own it. Its sizes must be those of the call, an empty one's too; when(given, term)
+// leaves a term out at run time.
 // Masks compose by AND, with each other and with causal and window.
 
 namespace detail {
@@ -77,13 +80,13 @@ void run_mask_function(const void* context, size b, size h, const score_block<Ac
 /// All terms of one call, typed for its accumulator.
 template <typename Acc>
 struct terms {
-  tensor_view<const bool> keep;
-  keep_bits_term keep_bits;
-  tensor_view<const Acc> bias;
-  head_term<Acc, alibi_tag> alibi;
-  head_term<Acc, sinks_tag> sinks;
-  head_term<Acc, logit_scales_tag> logit_scales;
-  index_list key_lengths;
+  std::optional<tensor_view<const bool>> keep;
+  std::optional<keep_bits_term> keep_bits;
+  std::optional<tensor_view<const Acc>> bias;
+  std::optional<head_term<Acc, alibi_tag>> alibi;
+  std::optional<head_term<Acc, sinks_tag>> sinks;
+  std::optional<head_term<Acc, logit_scales_tag>> logit_scales;
+  std::optional<index_list> key_lengths;
   const block_mask* blocks = nullptr;           // of the call
   const block_mask* function_blocks = nullptr;  // of its mask function
   dropout_term dropout;
@@ -113,15 +116,16 @@ struct terms {
   }
   template <typename Other>
   void add(const Other&) {
-    static_assert(sizeof(Other) == 0,
-                  "not a term of attention, or one of another scalar type: keep takes bool; bias, alibi, sinks and logit_scales take the type "
-                  "of the scores (float for float, half and bfloat16; double for double)");
+    static_assert(
+        sizeof(Other) == 0,
+        "not a term of attention, or one of another scalar type: keep takes bool; bias, alibi, sinks and logit_scales take the type "
+        "of the scores (float for float, half and bfloat16; double for double)");
   }
 
   /// The one block mask of the call; null: none.
   const block_mask* sparse() const { return function_blocks ? function_blocks : blocks; }
   void hide_by_bits(size b, size h, const score_block<Acc>& block) const {
-    const tensor_view<const std::uint8_t>& bytes = keep_bits.view;
+    const tensor_view<const std::uint8_t>& bytes = keep_bits->view;
     hide(block, [&](size i, size j) {
       const std::uint8_t byte = bytes(bytes.batch == 1 ? 0 : b, bytes.heads == 1 ? 0 : h, bytes.rows == 1 ? 0 : i, j / 8);
       return (byte >> (j % 8) & 1) != 0;
@@ -129,11 +133,7 @@ struct terms {
   }
 };
 
-/// What a term says. Two functions for one purpose have two types, but say one thing.
-template <typename Term>
-struct purpose_of {
-  using type = Term;
-};
+// Two functions for one purpose have two types, but say one thing.
 template <typename Function>
 struct purpose_of<score_function_term<Function>> {
   using type = score_function_term<void>;
@@ -142,28 +142,16 @@ template <typename Function>
 struct purpose_of<mask_function_term<Function>> {
   using type = mask_function_term<void>;
 };
-template <typename... Purposes>
-constexpr bool all_different = true;
-template <typename First, typename... Rest>
-constexpr bool all_different<First, Rest...> = !(std::is_same<First, Rest>::value || ...) && all_different<Rest...>;
-
-/// An empty view has no data: that is how a term is absent.
-template <typename Scalar>
-tensor_view<Scalar> null_if_empty(tensor_view<Scalar> view) {
-  if (view.batch == 0 || view.heads == 0 || view.rows == 0 || view.cols == 0) view.data = nullptr;
-  return view;
-}
-
 template <typename Tag, typename Vector>
 head_term<typename Vector::Scalar, Tag> make_head_term(const Vector& values) {
   static_assert(is_eigen<Vector> && has_memory<Vector> && bool(Vector::IsVectorAtCompileTime), "this term takes an Eigen vector");
   static_assert(int(Vector::InnerStrideAtCompileTime) == 1, "this term takes a vector whose elements lie side by side");
-  return {values.size() > 0 ? values.data() : nullptr, values.size()};
+  return {values.data(), values.size()};
 }
 }  // namespace detail
 
 /// A boolean mask, true = attend. Its sizes [batch, heads, n_q, n_kv] are each 1 (the same for all) or the call's own.
-inline detail::keep_term keep(const tensor_view<const bool>& mask) { return {detail::null_if_empty(mask)}; }
+inline detail::keep_term keep(const tensor_view<const bool>& mask) { return {mask}; }
 
 /// A boolean mask n_q x n_kv (or 1 x n_kv, n_q x 1) for every batch entry and head, true = attend.
 template <typename Derived>
@@ -172,16 +160,15 @@ detail::keep_term keep(const Eigen::DenseBase<Derived>& mask) {
   return keep(view(mask));
 }
 
-/// A boolean mask of one bit a pair, 1 = attend: bytes [batch, heads, n_q, (n_kv + 7) / 8], bit j % 8 (the lowest first) of byte j / 8 is key j.
-/// batch, heads and n_q are each 1 (the same for all) or the call's own.
-inline detail::keep_bits_term keep_bits(const tensor_view<const std::uint8_t>& bytes, index n_kv) {
-  return {detail::null_if_empty(bytes), n_kv};
-}
+/// A boolean mask of one bit a pair, 1 = attend: bytes [batch, heads, n_q, (n_kv + 7) / 8], bit j % 8 (the lowest first) of byte j / 8
+/// is key j. batch, heads and n_q are each 1 (the same for all) or the call's own.
+inline detail::keep_bits_term keep_bits(const tensor_view<const std::uint8_t>& bytes, index n_kv) { return {bytes, n_kv}; }
 
-/// Numbers added to the scores after scale and softcap; -infinity masks. Sizes broadcast as those of keep. The scalar is that of the scores.
+/// Numbers added to the scores after scale and softcap; -infinity masks. Sizes broadcast as those of keep. The scalar is that of the
+/// scores.
 template <typename Scalar>
 detail::bias_term<std::remove_const_t<Scalar>> bias(const tensor_view<Scalar>& values) {
-  return {detail::null_if_empty(values)};
+  return {values};
 }
 
 /// A bias n_q x n_kv (or 1 x n_kv, n_q x 1) for every batch entry and head.
@@ -208,34 +195,37 @@ detail::head_term<typename Vector::Scalar, detail::logit_scales_tag> logit_scale
   return detail::make_head_term<detail::logit_scales_tag>(factors);
 }
 
-/// The number of valid keys of each batch entry, 0 to n_kv; what lies behind them is never read. Bottom-right alignment counts from them.
+/// The number of valid keys of each batch entry, 0 to n_kv; what lies behind them is never read. Bottom-right alignment counts from
+/// them.
 inline detail::key_lengths_term key_lengths(const index_list& lengths) { return {lengths}; }
 
-/// A block-sparse mask; hidden blocks cost nothing. The mask must outlive the call. Beside a mask function, which may be another than the one that
-/// the blocks were made of, a pair is seen where both show it; the function is asked in every block that is not hidden.
+/// A block-sparse mask; hidden blocks cost nothing. The mask must outlive the call. Beside a mask function, which may be another than
+/// the one that the blocks were made of, a pair is seen where both show it; the function is asked in every block that is not hidden.
 inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
 
-// In the functions below b is the batch entry (the sequence, in a ragged batch), h the query head, i the query and j the key. i and j count rows
-// within the call (within the sequence, in a ragged batch). In a call on a cache they count tokens of the sequence from its first, those that a
-// rolling cache has dropped included, so that a prompt in chunks gives what one call gives; see cached_attention_into.
+// In the functions below b is the batch entry (the sequence, in a ragged batch), h the query head, i the query and j the key. i and j
+// count rows within the call (within the sequence, in a ragged batch). In a call on a cache they count tokens of the sequence from its
+// first, those that a rolling cache has dropped included, so that a prompt in chunks gives what one call gives; see
+// cached_attention_into.
 
-/// The user's own score: function(score, b, h, i, j) -> score is applied after scale, softcap, bias and ALiBi (FlexAttention's score_mod).
-/// A score of -infinity masks the pair. It must depend on its arguments alone, and outlive the call.
+/// The user's own score: function(score, b, h, i, j) -> score is applied after scale, softcap, bias and ALiBi (FlexAttention's
+/// score_mod). A score of -infinity masks the pair. It must depend on its arguments alone, and outlive the call.
 template <typename Function>
 detail::score_function_term<Function> score_function(const Function& function) {
   return {&function};
 }
 
-/// The user's own mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's mask_mod). It must depend on its arguments alone,
-/// and outlive the call. It is asked for every pair of the tiles that other masks leave.
+/// The user's own mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's mask_mod). It must depend on its
+/// arguments alone, and outlive the call. It is asked for every pair of the tiles that other masks leave.
 template <typename Function>
 detail::mask_function_term<Function> mask_function(const Function& function) {
   return {&function, nullptr};
 }
 
-/// The same with what block_mask::of(function, ...) has found: blocks that it hides cost nothing, and in blocks that are whole for it the function
-/// is not asked. The blocks must be those of this very function (or made by show, which leaves no block whole), and outlive the call; a call has
-/// one block mask, so blocks(...) may not be given as well. Not for calls on a cache, whose functions count tokens and whose blocks count rows.
+/// The same with what block_mask::of(function, ...) has found: blocks that it hides cost nothing, and in blocks that are whole for it
+/// the function is not asked. The blocks must be those of this very function (or made by show, which leaves no block whole), and
+/// outlive the call; a call has one block mask, so blocks(...) may not be given as well. Not for calls on a cache, whose functions
+/// count tokens and whose blocks count rows.
 template <typename Function>
 detail::mask_function_term<Function> mask_function(const Function& function, const block_mask& blocks) {
   return {&function, &blocks};

@@ -58,14 +58,20 @@ class known_lse {
   problem<Scalar> problem_;
 
   problem<Scalar> make(const char* function, const attention_options& options, const Terms&... terms) {
-    check_equal(function, "lse: n_q", lse_.size(), "query's n_q", in_.query.rows);
-    const tensor_view<Scalar> no_out{nullptr, 1, 1, in_.query.rows, in_.key.cols, 0, 0, 0, 0};
-    return make_problem<Scalar>(function, in_.query, in_.key, in_.key, no_out, writable_view(lse_), options, terms...);
+    check_view(function, "key", in_.key);
+    return make_score_problem<Scalar, Scalar>(function, in_.query, in_.key, in_.key, writable_view(lse_), options, terms...);
+  }
+  /// A vector that stands or lies, or a matrix of one column.
+  static const Lse& one_a_row(const char* function, const Lse& lse) {
+    static_assert(is_eigen<Lse>, "lse must be an Eigen vector, one number a query row");
+    if (!Lse::IsVectorAtCompileTime) check_equal(function, "lse: columns", lse.cols(), "one number a row:", index(1));
+    return lse;
   }
 
  public:
-  known_lse(const char* function, const Query& query, const Key& key, const Lse& lse, const attention_options& options, const Terms&... terms)
-      : in_(function, query, key, key), lse_(lse), problem_(make(function, options, terms...)) {}
+  known_lse(const char* function, const Query& query, const Key& key, const Lse& lse, const attention_options& options,
+            const Terms&... terms)
+      : in_(function, query, key, key), lse_(one_a_row(function, lse)), problem_(make(function, options, terms...)) {}
   known_lse(const known_lse&) = delete;
 
   using accumulator = accumulator_t<Scalar>;
@@ -82,27 +88,30 @@ class known_lse {
 };
 }  // namespace detail
 
-/// Rows [first_row, first_row + count) of the weights softmax(scale Q K^T), rebuilt from the log-sum-exp that attention_with_lse returned for
-/// the same options and terms: O(count n_kv) memory.
+/// Rows [first_row, first_row + count) of the weights softmax(scale Q K^T), rebuilt from the log-sum-exp that attention_with_lse
+/// returned for the same options and terms: O(count n_kv) memory.
 ///
 /// query n_q x Dk, key n_kv x Dk, lse n_q -> count x n_kv. A row that sees no key is 0; with a sink a row sums to less than 1.
 /// Throws std::invalid_argument for rows that do not exist and sizes that do not fit together.
 template <typename Query, typename Key, typename Lse, typename... Terms>
-auto attention_weights(const Query& query, const Key& key, const Lse& lse, index first_row, index count, const attention_options& options = {},
-                       const Terms&... terms) {
+auto attention_weights(const Query& query, const Key& key, const Lse& lse, index first_row, index count,
+                       const attention_options& options = {}, const Terms&... terms) {
   const detail::known_lse<Query, Key, Lse, Terms...> known("attention_weights", query, key, lse, options, terms...);
   if (first_row < 0 || count < 0 || first_row > known.n_q() - count)
-    detail::fail_with("heed::attention_weights: rows [", first_row, ", ", first_row + count, ") are not all in query's n_q ", known.n_q());
+    detail::fail_with("heed::attention_weights: ", count, " rows from ", first_row, " on are not all in query's n_q ", known.n_q());
   return known.weights(first_row, count);
 }
 
-/// attention together with its lse and its whole weight matrix, for looking at: the output is the fused one, the weights are rebuilt from the
-/// log-sum-exp. query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> out n_q x Dv, lse n_q, weights n_q x n_kv (O(n_q n_kv) memory).
-template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename... Terms>
+/// attention together with its lse and its whole weight matrix, for looking at: the output is the fused one, the weights are rebuilt
+/// from the log-sum-exp. query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> out n_q x Dv, lse n_q, weights n_q x n_kv (O(n_q n_kv)
+/// memory).
+template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value,
+          typename... Terms>
 auto attention_with_weights(const Query& query, const Key& key, const Value& value, const attention_options& options = {},
                             const Terms&... terms) {
   const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("attention_with_weights", query, key, value);
-  attention_weights_result<typename decltype(in)::scalar, decltype(in)::d_v> result(typename decltype(in)::result(in.query.rows, in.value.cols));
+  attention_weights_result<typename decltype(in)::scalar, decltype(in)::d_v> result(
+      typename decltype(in)::result(in.query.rows, in.value.cols));
   workspace memory;
   const auto problem = detail::make_problem("attention_with_weights", in.query, in.key, in.value, writable_view(result.out),
                                             writable_view(result.lse), options, terms...);
@@ -111,8 +120,9 @@ auto attention_with_weights(const Query& query, const Key& key, const Value& val
   return result;
 }
 
-/// What each key received in total: the column sums of the weights, n_kv numbers whose sum is the number of rows that see a key. Keys that
-/// received least are what a cache may evict (Zhang et al. 2023). Arguments and errors as those of attention_weights; O(n_kv) memory.
+/// What each key received in total: the column sums of the weights, n_kv numbers whose sum is the number of rows that see a key. Keys
+/// that received least are what a cache may evict (Zhang et al. 2023). Arguments and errors as those of attention_weights; O(n_kv)
+/// memory.
 template <typename Query, typename Key, typename Lse, typename... Terms>
 auto key_mass(const Query& query, const Key& key, const Lse& lse, const attention_options& options = {}, const Terms&... terms) {
   const detail::known_lse<Query, Key, Lse, Terms...> known("key_mass", query, key, lse, options, terms...);
@@ -122,8 +132,8 @@ auto key_mass(const Query& query, const Key& key, const Lse& lse, const attentio
   return mass;
 }
 
-/// The entropy of each row of weights, -sum p ln p in nats: 0 where a query looks at one key, ln(n) where it looks at n keys alike; 0 for a row
-/// that sees no key. Arguments and errors as those of attention_weights; O(n_kv) memory.
+/// The entropy of each row of weights, -sum p ln p in nats: 0 where a query looks at one key, ln(n) where it looks at n keys alike; 0
+/// for a row that sees no key. Arguments and errors as those of attention_weights; O(n_kv) memory.
 template <typename Query, typename Key, typename Lse, typename... Terms>
 auto row_entropy(const Query& query, const Key& key, const Lse& lse, const attention_options& options = {}, const Terms&... terms) {
   const detail::known_lse<Query, Key, Lse, Terms...> known("row_entropy", query, key, lse, options, terms...);
@@ -145,10 +155,11 @@ struct top_keys_result {
   rows<Acc> weights;
 };
 
-/// The k heaviest keys of each row (the lower number first among equals; a weight that is NaN comes before all numbers). k must be in [0, n_kv]. Arguments and errors as those of
-/// attention_weights; O(n_kv) memory besides the result.
+/// The k heaviest keys of each row (the lower number first among equals; a weight that is NaN comes before all numbers). k must be in
+/// [0, n_kv]. Arguments and errors as those of attention_weights; O(n_kv) memory besides the result.
 template <typename Query, typename Key, typename Lse, typename... Terms>
-auto top_keys(const Query& query, const Key& key, const Lse& lse, index k, const attention_options& options = {}, const Terms&... terms) {
+auto top_keys(const Query& query, const Key& key, const Lse& lse, index k, const attention_options& options = {},
+              const Terms&... terms) {
   const detail::known_lse<Query, Key, Lse, Terms...> known("top_keys", query, key, lse, options, terms...);
   using Acc = typename decltype(known)::accumulator;
   if (k < 0 || k > known.n_kv()) detail::fail_with("heed::top_keys: k ", k, " is not in [0, n_kv ", known.n_kv(), "]");

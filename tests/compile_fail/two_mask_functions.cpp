@@ -1,4 +1,4 @@
-// wants: a term of attention may be given once
+// wants: a term may be given once
 #include <heed/heed.hpp>
 
 void wrong() {

@@ -27,7 +27,7 @@ inline heed::attention_options read_options(const test_case& c) {
   return options;
 }
 
-/// An input that may be absent; then it has no numbers, which to the library is a term that was not given.
+/// An input that may be absent; then it has no numbers.
 inline const tensor& optional_input(const test_case& c, const std::string& key) {
   static const tensor none{"", {0}, {}};
   const auto found = c.inputs.find(key);

@@ -56,20 +56,22 @@ struct linear_call {
       heed::delta_rule_options same;
       same.scale = options.scale;
       if (chunk < 0) {
-        heed::recurrent_multi_head_delta_rule_into(query, key, value, beta_view, out, same, heed::log_gate(log_gate),
-                                                   heed::carry(carried));
+        heed::recurrent_multi_head_delta_rule_into(query, key, value, beta_view, out, same,
+                                                   heed::when(log_gate.data, heed::log_gate(log_gate)), heed::carry(carried));
       } else {
         same.chunk = chunk;
-        heed::multi_head_delta_rule_into(query, key, value, beta_view, out, same, memory, heed::log_gate(log_gate),
-                                         heed::carry(carried));
+        heed::multi_head_delta_rule_into(query, key, value, beta_view, out, same, memory,
+                                         heed::when(log_gate.data, heed::log_gate(log_gate)), heed::carry(carried));
       }
     } else if (chunk < 0) {
-      heed::recurrent_multi_head_linear_attention_into(query, key, value, out, options, heed::log_gate(log_gate),
-                                                       heed::bonus(bonus_view), heed::carry(carried));
+      heed::recurrent_multi_head_linear_attention_into(query, key, value, out, options,
+                                                       heed::when(log_gate.data, heed::log_gate(log_gate)),
+                                                       heed::when(bonus_view.data, heed::bonus(bonus_view)), heed::carry(carried));
     } else {
       options.chunk = chunk;
-      heed::multi_head_linear_attention_into(query, key, value, out, options, memory, heed::log_gate(log_gate),
-                                             heed::bonus(bonus_view), heed::carry(carried));
+      heed::multi_head_linear_attention_into(query, key, value, out, options, memory,
+                                             heed::when(log_gate.data, heed::log_gate(log_gate)),
+                                             heed::when(bonus_view.data, heed::bonus(bonus_view)), heed::carry(carried));
     }
   }
 };

@@ -75,7 +75,8 @@ void run(const test_case& c, const std::string& precision, failures& failed) {
   const auto q_data = values<Scalar>(q), k_data = values<Scalar>(k), v_data = values<Scalar>(v);
   const heed::tensor_view<const Scalar> query = heads_of(q, q_data, q_heads);
   const tensor& past_key = optional_input(c, "past_key");
-  const present<Scalar> key(past_key, heads_of(k, k_data, kv_heads)), value(optional_input(c, "past_value"), heads_of(v, v_data, kv_heads));
+  const present<Scalar> key(past_key, heads_of(k, k_data, kv_heads)),
+      value(optional_input(c, "past_value"), heads_of(v, v_data, kv_heads));
   const heed::index past = past_key.shape.size() == 4 ? past_key.shape[2] : 0;
   const heed::index batch = query.batch, heads = query.heads, n_q = query.rows, n_kv = key.view.rows, d_v = value.view.cols;
 
@@ -102,8 +103,10 @@ void run(const test_case& c, const std::string& precision, failures& failed) {
   const auto check = [&](const std::string& path, const auto& call) {
     heed::row_vector<Scalar> out(batch * heads * n_q * d_v);
     heed::row_vector<Acc> lse(batch * heads * n_q);
-    const auto out_view = q.shape.size() == 4 ? heed::bhnd(out.data(), batch, heads, n_q, d_v) : heed::bnhd(out.data(), batch, n_q, heads, d_v);
-    call(out_view, heed::bhnd(lse.data(), batch, heads, n_q, heed::index(1)), heed::keep(keep.view), heed::bias(bias.view), heed::key_lengths(lengths),
+    const auto out_view =
+        q.shape.size() == 4 ? heed::bhnd(out.data(), batch, heads, n_q, d_v) : heed::bnhd(out.data(), batch, n_q, heads, d_v);
+    call(out_view, heed::bhnd(lse.data(), batch, heads, n_q, heed::index(1)), heed::when(keep.view.data, heed::keep(keep.view)),
+         heed::when(bias.view.data, heed::bias(bias.view)), heed::when(lengths.size() > 0, heed::key_lengths(lengths)),
          heed::mask_function(place));
     compare(c, path + " in " + precision, "Y", out, failed);
     return lse;
@@ -112,12 +115,13 @@ void run(const test_case& c, const std::string& precision, failures& failed) {
     heed::reference_multi_head_attention_into(query, key.view, value.view, out, sums, options, terms...);
   });
   for (const heed::isa target : testing::isas())
-    check("multi_head_attention_into (" + testing::name_of(target) + ")", [&](const auto& out, const auto& sums, const auto&... terms) {
-      heed::attention_options on = options;
-      on.target = target;
-      heed::workspace memory;
-      heed::multi_head_attention_into(query, key.view, value.view, out, sums, on, memory, terms...);
-    });
+    check("multi_head_attention_into (" + testing::name_of(target) + ")",
+          [&](const auto& out, const auto& sums, const auto&... terms) {
+            heed::attention_options on = options;
+            on.target = target;
+            heed::workspace memory;
+            heed::multi_head_attention_into(query, key.view, value.view, out, sums, on, memory, terms...);
+          });
 
   if (c.outputs.count("present_key")) compare(c, precision, "present_key", key.data, failed);
   if (c.outputs.count("present_value")) compare(c, precision, "present_value", value.data, failed);
@@ -125,7 +129,8 @@ void run(const test_case& c, const std::string& precision, failures& failed) {
 
   // Modes 0 to 2: a score function sees the scores scaled, capped and biased, and writes them down. Mode 3: the weights.
   const int mode = c.options.value("qk_matmul_output_mode", 0);
-  heed::row_vector<Acc> matrix = heed::row_vector<Acc>::Constant(batch * heads * n_q * n_kv, mode == 3 ? Acc(0) : heed::detail::negative_infinity<Acc>());
+  heed::row_vector<Acc> matrix =
+      heed::row_vector<Acc>::Constant(batch * heads * n_q * n_kv, mode == 3 ? Acc(0) : heed::detail::negative_infinity<Acc>());
   const auto at = heed::bhnd(matrix.data(), batch, heads, n_q, n_kv);
   heed::row_vector<Scalar> ignored(batch * heads * n_q * d_v);
   const auto ignored_view = heed::bhnd(ignored.data(), batch, heads, n_q, d_v);
@@ -140,7 +145,9 @@ void run(const test_case& c, const std::string& precision, failures& failed) {
     heed::reference_multi_head_attention_into(query, key.view, value.view, ignored_view, {}, plain, heed::score_function(write_down));
   } else {
     heed::reference_multi_head_attention_into(query, key.view, value.view, ignored_view, {}, options, heed::score_function(write_down),
-                                              heed::keep(keep.view), heed::bias(bias.view), heed::key_lengths(lengths), heed::mask_function(place));
+                                              heed::when(keep.view.data, heed::keep(keep.view)),
+                                              heed::when(bias.view.data, heed::bias(bias.view)),
+                                              heed::when(lengths.size() > 0, heed::key_lengths(lengths)), heed::mask_function(place));
   }
   compare(c, "score function in " + precision, "qk_matmul_output", matrix, failed);
 }
@@ -148,8 +155,8 @@ void run(const test_case& c, const std::string& precision, failures& failed) {
 }  // namespace
 
 void run_onnx_attention(const test_case& c, failures& failed) {
-  c.allow({"scale", "is_causal", "q_num_heads", "kv_num_heads", "softcap", "softmax_precision", "qk_matmul_output_mode", "left_window_size",
-           "right_window_size"},
+  c.allow({"scale", "is_causal", "q_num_heads", "kv_num_heads", "softcap", "softmax_precision", "qk_matmul_output_mode",
+           "left_window_size", "right_window_size"},
           {"Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"});
   const std::string& type = c.input("Q").dtype;
   if (type == "float16") return run<Eigen::half>(c, "half", failed);

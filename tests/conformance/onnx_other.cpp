@@ -35,8 +35,9 @@ void run_rotary(const test_case& c, const std::string& precision, failures& fail
   const tensor &input = c.input("X"), &cos_cache = c.input("cos_cache"), &positions = optional_input(c, "position_ids");
   heed::row_vector<Scalar> x = values<Scalar>(input);
   const heed::index num_heads = c.options.value("num_heads", 0);
-  const auto view = input.shape.size() == 4 ? heed::bhnd(x.data(), input.shape[0], input.shape[1], input.shape[2], input.shape[3])
-                                            : heed::bnhd(x.data(), input.shape[0], input.shape[1], num_heads, input.shape[2] / num_heads);
+  const auto view = input.shape.size() == 4
+                        ? heed::bhnd(x.data(), input.shape[0], input.shape[1], input.shape[2], input.shape[3])
+                        : heed::bnhd(x.data(), input.shape[0], input.shape[1], num_heads, input.shape[2] / num_heads);
   const auto cos = values<Scalar>(cos_cache), sin = values<Scalar>(c.input("sin_cache"));
   const heed::index pairs = cos_cache.shape.back(), table_rows = cos.size() / pairs;
   using table = Eigen::Map<const heed::rows<Scalar>>;
@@ -75,7 +76,8 @@ void run_flex(const test_case& c, const std::string& precision, failures& failed
   if (c.options.contains("score_mod")) {
     const auto& graph = c.options["score_mod"];
     function.graph = graph.at("graph").get<std::string>();
-    const std::map<std::string, const char*> constants = {{"score_mod_bias", "bias"}, {"score_mod_soft_cap", "cap"}, {"score_mod_causal_mask", ""}};
+    const std::map<std::string, const char*> constants = {
+        {"score_mod_bias", "bias"}, {"score_mod_soft_cap", "cap"}, {"score_mod_causal_mask", ""}};
     const auto constant = constants.find(function.graph);
     if (constant == constants.end()) throw unsupported("score_mod " + function.graph);
     if (*constant->second) function.constant = Acc(number(graph.at("constants").at(constant->second).at(0)));

@@ -66,11 +66,14 @@ struct problem {
             bias.template cast<Wide>(),  alibi.template cast<Wide>(), sinks.template cast<Wide>()};
   }
   auto reference() const {
-    return heed::reference_attention_with_lse(query, key, value, options, heed::keep(keep), heed::bias(bias), heed::alibi(alibi),
-                                              heed::sinks(sinks));
+    return heed::reference_attention_with_lse(query, key, value, options, heed::when(keep.size() > 0, heed::keep(keep)),
+                                              heed::when(bias.size() > 0, heed::bias(bias)), heed::when(alibi.size() > 0, heed::alibi(alibi)),
+                                              heed::when(sinks.size() > 0, heed::sinks(sinks)));
   }
   auto fused() const {
-    return heed::attention_with_lse(query, key, value, options, heed::keep(keep), heed::bias(bias), heed::alibi(alibi), heed::sinks(sinks));
+    return heed::attention_with_lse(query, key, value, options, heed::when(keep.size() > 0, heed::keep(keep)),
+                                    heed::when(bias.size() > 0, heed::bias(bias)), heed::when(alibi.size() > 0, heed::alibi(alibi)),
+                                    heed::when(sinks.size() > 0, heed::sinks(sinks)));
   }
 };
 

@@ -77,8 +77,10 @@ struct example {
   /// path(query, key, value, options, terms...)
   template <typename Path>
   auto run(const Path& path) const {
-    return path(query, key, value, options, heed::keep(keep), heed::bias(bias), heed::alibi(slopes), heed::sinks(sinks),
-                heed::key_lengths(key_lengths));
+    using heed::when;
+    return path(query, key, value, options, when(keep.size() > 0, heed::keep(keep)), when(bias.size() > 0, heed::bias(bias)),
+                when(slopes.size() > 0, heed::alibi(slopes)), when(sinks.size() > 0, heed::sinks(sinks)),
+                when(!key_lengths.empty(), heed::key_lengths(key_lengths)));
   }
   heed::attention_result<Scalar> reference() const {
     return run([](const auto&... arguments) { return heed::reference_attention_with_lse(arguments...); });

@@ -98,7 +98,7 @@ struct linear_example {
   heed::rows<Scalar> run(index first, index count, bool recurrent, heed::rows<accumulator>& carried) const {
     const auto q = query.middleRows(first, count), k = key.middleRows(first, count), v = value.middleRows(first, count);
     const heed::rows<accumulator> gate = log_gate.middleRows(first, count);
-    const auto gates = log_gate.cols() > 0 ? heed::log_gate(heed::view(gate)) : heed::log_gate(heed::tensor_view<const accumulator>());
+    const auto gates = heed::when(log_gate.cols() > 0, heed::log_gate(gate));
     if (beta.size() > 0) {
       heed::delta_rule_options same;
       same.scale = options.scale;
@@ -108,7 +108,7 @@ struct linear_example {
       return recurrent ? heed::recurrent_delta_rule(q, k, v, b, same, gates, heed::carry(carried))
                        : heed::delta_rule(q, k, v, b, same, gates, heed::carry(carried));
     }
-    const auto u = bonus.size() > 0 ? heed::bonus(bonus) : heed::bonus(heed::tensor_view<const accumulator>());
+    const auto u = heed::when(bonus.size() > 0, heed::bonus(bonus));
     return recurrent ? heed::recurrent_linear_attention(q, k, v, options, gates, u, heed::carry(carried))
                      : heed::linear_attention(q, k, v, options, gates, u, heed::carry(carried));
   }

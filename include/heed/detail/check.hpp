@@ -3,14 +3,17 @@
 #include <heed/detail/abi.hpp>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
+#include <initializer_list>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 
 HEED_NAMESPACE_BEGIN
 
-/// Receives the message of a wrong argument in a build without exceptions. It may log, exit or longjmp; if it returns, the program aborts.
+/// Receives the message of a wrong argument in a build without exceptions. It may log, exit or longjmp; if it returns, the program
+/// aborts.
 using failure_handler = void (*)(const char* message);
 
 namespace detail {
@@ -41,6 +44,41 @@ template <typename... Parts>
 template <typename Index>
 void check_equal(const char* function, const char* what, Index got, const char* whose, Index wanted) {
   if (got != wanted) fail_with("heed::", function, ": ", what, " ", got, " does not match ", whose, " ", wanted);
+}
+
+/// An extent of an argument that may also be 1, the same for all.
+inline void check_extent(const char* function, const char* what, const char* axis, std::ptrdiff_t extent, std::ptrdiff_t wanted) {
+  if (extent != 1 && extent != wanted)
+    fail_with("heed::", function, ": ", what, " has ", axis, " ", extent, ", which is neither 1 nor the call's ", axis, " ", wanted);
+}
+
+/// `size` of `what` must be parts of one size, and there must be one at least.
+inline void check_multiple(const char* function, const char* what, std::ptrdiff_t size, const char* of, const char* parts_name,
+                           std::ptrdiff_t parts) {
+  if (parts < 1) fail_with("heed::", function, ": ", parts_name, " must be 1 or more, but is ", parts);
+  if (size % parts != 0)
+    fail_with("heed::", function, ": ", what, ": ", size, " ", of, " are not a multiple of ", parts_name, " ", parts);
+}
+
+inline void check_threads(const char* function, int threads) {
+  if (threads < 1) fail_with("heed::", function, ": threads must be 1 or more, but is ", threads);
+}
+
+[[noreturn]] inline void fail_product(const char* function, const char* what, std::initializer_list<std::ptrdiff_t> sizes) {
+  std::ostringstream factors;
+  for (const std::ptrdiff_t size : sizes) factors << (factors.tellp() > 0 ? " * " : "") << size;
+  fail_with("heed::", function, ": ", what, ": ", factors.str(), " is more than an index can hold");
+}
+
+/// The product of sizes; it must be an index.
+constexpr std::ptrdiff_t product(const char* function, const char* what, std::initializer_list<std::ptrdiff_t> sizes) {
+  std::ptrdiff_t all = 1;
+  bool fits = true;
+  for (const std::ptrdiff_t size : sizes) fits = !__builtin_mul_overflow(all, size, &all) && fits;
+  for (const std::ptrdiff_t size : sizes)
+    if (size == 0) return 0;
+  if (!fits) fail_product(function, what, sizes);
+  return all;
 }
 }  // namespace detail
 

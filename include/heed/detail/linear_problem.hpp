@@ -1,8 +1,9 @@
 #pragma once
 
 #include <heed/detail/check.hpp>
+#include <heed/detail/given.hpp>
+#include <heed/detail/number.hpp>
 #include <heed/detail/recurrence.hpp>
-#include <heed/detail/score.hpp>
 #include <heed/executor.hpp>
 #include <heed/isa.hpp>
 #include <heed/tensor.hpp>
@@ -46,11 +47,11 @@ struct bonus_term {
   tensor_view<const Scalar> view;
 };
 
-/// All terms of one call, typed for its accumulator. A null pointer: the term was not given.
+/// All terms of one call, typed for its accumulator.
 template <typename Acc>
 struct linear_terms {
-  tensor_view<const Acc> log_gate, bonus;
-  tensor_view<Acc> carry;
+  std::optional<tensor_view<const Acc>> log_gate, bonus;
+  std::optional<tensor_view<Acc>> carry;
 
   void add(const log_gate_term<Acc>& term) { log_gate = term.view; }
   void add(const bonus_term<Acc>& term) { bonus = term.view; }
@@ -83,9 +84,9 @@ template <typename Scalar>
 struct linear_problem {
   using accumulator = accumulator_t<Scalar>;
 
-  tensor_view<const Scalar> query, key, value;  // [B,H,T,d_k], [B,H_kv,T,d_k], [B,H_kv,T,d_v]
-  tensor_view<Scalar> out;                      // [B,H,T,d_v]
-  tensor_view<const accumulator> beta;          // [B,H_kv,T,1], each extent its own or 1
+  tensor_view<const Scalar> query, key, value;         // [B,H,T,d_k], [B,H_kv,T,d_k], [B,H_kv,T,d_v]
+  tensor_view<Scalar> out;                             // [B,H,T,d_v]
+  std::optional<tensor_view<const accumulator>> beta;  // of the delta rule: [B,H_kv,T,1], each extent its own or 1
   linear_attention_options options;
   linear_terms<accumulator> terms;
 
@@ -101,10 +102,10 @@ struct linear_problem {
     one.key = key.head(b, h, 0, key.rows);
     one.value = value.head(b, h, 0, value.rows);
     one.out = group_of(out, b, h);
-    if (terms.log_gate.data) one.log_gate = broadcast_head(terms.log_gate, b, h);
-    if (beta.data) one.beta = broadcast_head(beta, b, h);
-    if (terms.bonus.data) one.bonus = broadcast_head(terms.bonus, b, h);
-    if (terms.carry.data) one.state = terms.carry.head(b, h, 0, terms.carry.rows);
+    if (terms.log_gate) one.log_gate = broadcast_head(*terms.log_gate, b, h);
+    if (beta) one.beta = broadcast_head(*beta, b, h);
+    if (terms.bonus) one.bonus = broadcast_head(*terms.bonus, b, h);
+    if (terms.carry) one.state = terms.carry->head(b, h, 0, terms.carry->rows);
     return one;
   }
 
@@ -122,11 +123,16 @@ struct linear_problem {
 template <typename Scalar, typename... Terms>
 linear_problem<Scalar> make_linear_problem(const char* function, const tensor_view<const Scalar>& query,
                                            const tensor_view<const Scalar>& key, const tensor_view<const Scalar>& value,
-                                           const tensor_view<Scalar>& out, const tensor_view<const accumulator_t<Scalar>>& beta,
+                                           const tensor_view<Scalar>& out,
+                                           const std::optional<tensor_view<const accumulator_t<Scalar>>>& beta,
                                            const linear_attention_options& options, const Terms&... given) {
   linear_problem<Scalar> p{query, key, value, out, beta, options, {}};
-  (p.terms.add(given), ...);
+  add_terms(p.terms, given...);
 
+  check_view(function, "query", query);
+  check_view(function, "key", key);
+  check_view(function, "value", value);
+  check_view(function, "out", out);
   check_equal(function, "key: head_dim", key.cols, "query's head_dim", query.cols);
   check_equal(function, "key: length", key.rows, "query's length", query.rows);
   check_equal(function, "value: length", value.rows, "key's length", key.rows);
@@ -140,22 +146,25 @@ linear_problem<Scalar> make_linear_problem(const char* function, const tensor_vi
   check_equal(function, "out: length", out.rows, "query's length", query.rows);
   check_equal(function, "out: head_dim", out.cols, "value's head_dim", value.cols);
   const auto check_broadcast = [&](const char* what, const auto& view, index length, index dim) {
-    if (!view.data) return;
-    check_extent(function, what, "batch", view.batch, key.batch);
-    check_extent(function, what, "num_kv_heads", view.heads, key.heads);
-    check_extent(function, what, "length", view.rows, length);
-    check_extent(function, what, "head_dim", view.cols, dim);
+    if (!view) return;
+    check_view(function, what, *view);
+    check_extent(function, what, "batch", view->batch, key.batch);
+    check_extent(function, what, "num_kv_heads", view->heads, key.heads);
+    check_extent(function, what, "length", view->rows, length);
+    check_extent(function, what, "head_dim", view->cols, dim);
   };
   check_broadcast("log_gate", p.terms.log_gate, key.rows, key.cols);
   check_broadcast("beta", beta, key.rows, 1);
   check_broadcast("bonus", p.terms.bonus, 1, key.cols);
   check_carry(function, p.terms.carry, key.batch, key.heads, key.cols, "key's head_dim", p.state_cols(),
               options.normalise ? "value's head_dim and one for the normaliser," : "value's head_dim");
-  if (options.scale && !is_finite(*options.scale)) fail_with("heed::", function, ": scale must be finite, but is ", *options.scale);
-  if (!is_finite(options.epsilon) || options.epsilon < 0)
-    fail_with("heed::", function, ": epsilon must be 0 or positive and finite, but is ", options.epsilon);
+  if (options.scale) check_number<accumulator_t<Scalar>>(function, "scale", *options.scale);
+  check_number<accumulator_t<Scalar>>(function, "epsilon", options.epsilon);
+  if (options.epsilon < 0) fail_with("heed::", function, ": epsilon must be 0 or positive, but is ", options.epsilon);
+  if (options.feature_map > feature_map::elu_plus_one)
+    fail_with("heed::", function, ": feature_map must be none or elu_plus_one, but is ", int(options.feature_map));
   if (options.chunk < 0) fail_with("heed::", function, ": chunk must be 0 (automatic) or more, but is ", options.chunk);
-  if (options.threads < 1) fail_with("heed::", function, ": threads must be 1 or more, but is ", options.threads);
+  check_threads(function, options.threads);
   check_target(function, options.target);
   return p;
 }

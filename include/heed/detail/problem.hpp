@@ -1,6 +1,7 @@
 #pragma once
 
 #include <heed/detail/check.hpp>
+#include <heed/detail/number.hpp>
 #include <heed/detail/score.hpp>
 #include <heed/detail/stored.hpp>
 #include <heed/options.hpp>
@@ -60,7 +61,7 @@ struct problem {
   /// Keys of sequence b that exist; those behind are never read.
   index n_kv(index b) const {
     if (key_starts) return key_starts[b + 1] - key_starts[b];
-    return terms.key_lengths.data ? terms.key_lengths[b] : key.rows;
+    return terms.key_lengths ? (*terms.key_lengths)[b] : key.rows;
   }
   double scale() const {
     return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index(1))));
@@ -94,38 +95,32 @@ struct problem {
 
   /// The hooks of what it returns look at this problem: it must stay where it is while they are used.
   score_params<accumulator> score(index b, index h) const {
-    const auto at = [](index stride, index extent) { return extent > 1 ? stride : 0; };  // an extent of 1 is broadcast
     score_params<accumulator> score;
     score.scale = accumulator(scale());
-    if (terms.logit_scales.values) score.scale *= terms.logit_scales.values[h];
+    if (terms.logit_scales) score.scale *= terms.logit_scales->values[h];
     score.softcap = accumulator(options.softcap);
     score.band = band(b);
     score.b = b;
     score.h = h;
-    if (terms.bias.data) {
-      score.bias =
-          terms.bias.data + b * at(terms.bias.batch_stride, terms.bias.batch) + h * at(terms.bias.head_stride, terms.bias.heads);
-      score.bias_row = at(terms.bias.row_stride, terms.bias.rows);
-      score.bias_col = at(terms.bias.col_stride, terms.bias.cols);
+    if (terms.bias) {
+      const matrix_view<const accumulator> bias = broadcast_head(*terms.bias, b, h);
+      score.bias = bias.data, score.bias_row = bias.row_stride, score.bias_col = bias.col_stride;
     }
-    if (terms.keep.data) {
-      score.keep =
-          terms.keep.data + b * at(terms.keep.batch_stride, terms.keep.batch) + h * at(terms.keep.head_stride, terms.keep.heads);
-      score.keep_row = at(terms.keep.row_stride, terms.keep.rows);
-      score.keep_col = at(terms.keep.col_stride, terms.keep.cols);
+    if (terms.keep) {
+      const matrix_view<const bool> keep = broadcast_head(*terms.keep, b, h);
+      score.keep = keep.data, score.keep_row = keep.row_stride, score.keep_col = keep.col_stride;
     }
-    if (terms.alibi.values) {
-      score.alibi_slope = terms.alibi.values[h];
+    if (terms.alibi) {
+      score.alibi_slope = terms.alibi->values[h];
       score.alibi_offset = n_kv(b) - n_q(b);
     }
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
-    score.blocks.whole_needs_no_hook =
-        terms.function_blocks && !terms.keep_bits.view.data;  // whole for the function, not for the bits
+    score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.keep_bits;  // whole for the function, not for the bits
     if (terms.score_function.run) score.score_hook = {&run_score_hook, this};
-    if (terms.keep_bits.view.data || terms.mask_function.run) score.mask_hook = {&run_mask_hook, this};
-    if (terms.sinks.values && !is_negative_infinity(terms.sinks.values[h])) {
+    if (terms.keep_bits || terms.mask_function.run) score.mask_hook = {&run_mask_hook, this};
+    if (terms.sinks && !is_negative_infinity(terms.sinks->values[h])) {
       score.has_sink = true;
-      score.sink = terms.sinks.values[h];
+      score.sink = terms.sinks->values[h];
     }
     if (terms.dropout.probability > 0) score.weight_hook = {&run_weight_hook, this};
     return score;
@@ -146,7 +141,7 @@ struct problem {
   }
   static void run_mask_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
-    if (p.terms.keep_bits.view.data) p.terms.hide_by_bits(b, h, block);
+    if (p.terms.keep_bits) p.terms.hide_by_bits(b, h, block);
     if (p.terms.mask_function.run) p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block));
   }
   static void run_weight_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
@@ -155,22 +150,19 @@ struct problem {
   }
 };
 
-inline void check_options(const char* function, const attention_options& options) {
-  if (options.scale && !is_finite(*options.scale)) fail_with("heed::", function, ": scale must be finite, but is ", *options.scale);
-  if (!is_finite(options.softcap) || options.softcap < 0)
-    fail_with("heed::", function, ": softcap must be 0 (off) or positive and finite, but is ", options.softcap);
+template <typename Acc>
+void check_options(const char* function, const attention_options& options) {
+  if (options.scale) check_number<Acc>(function, "scale", *options.scale);
+  check_number<Acc>(function, "softcap", options.softcap);
+  if (options.softcap < 0) fail_with("heed::", function, ": softcap must be 0 (off) or positive, but is ", options.softcap);
+  if (options.causal > causal::bottom_right)
+    fail_with("heed::", function, ": causal must be none, top_left or bottom_right, but is ", int(options.causal));
   if (options.window_left < -1)
     fail_with("heed::", function, ": window_left must be -1 (unbounded) or more, but is ", options.window_left);
   if (options.window_right < -1)
     fail_with("heed::", function, ": window_right must be -1 (unbounded) or more, but is ", options.window_right);
-  if (options.threads < 1) fail_with("heed::", function, ": threads must be 1 or more, but is ", options.threads);
+  check_threads(function, options.threads);
   check_target(function, options.target);
-}
-
-/// A size of a mask must be 1 (the same for all) or the call's own.
-inline void check_broadcast(const char* function, const char* what, const char* axis, index extent, index wanted) {
-  if (extent != 1 && extent != wanted)
-    fail_with("heed::", function, ": ", what, " has ", axis, " ", extent, ", which is neither 1 nor the call's ", axis, " ", wanted);
 }
 
 template <typename Scalar, typename Stored>
@@ -178,36 +170,40 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   const auto& terms = p.terms;
   const index batch = p.query.batch, heads = p.query.heads, n_q = p.query.rows, n_kv = p.key.rows;
   const auto check_mask = [&](const char* what, const auto& mask, const char* columns, index wanted) {
-    if (!mask.data) return;
-    check_broadcast(function, what, "batch", mask.batch, batch);
-    check_broadcast(function, what, "num_heads", mask.heads, heads);
-    check_broadcast(function, what, "n_q", mask.rows, n_q);
-    check_broadcast(function, what, columns, mask.cols, wanted);
+    check_view(function, what, mask);
+    check_extent(function, what, "batch", mask.batch, batch);
+    check_extent(function, what, "num_heads", mask.heads, heads);
+    check_extent(function, what, "n_q", mask.rows, n_q);
+    check_extent(function, what, columns, mask.cols, wanted);
   };
   const auto check_heads = [&](const char* what, const auto& term) {
-    if (term.values) check_equal(function, what, term.count, "query's num_heads", heads);
+    if (!term) return;
+    check_equal(function, what, term->count, "query's num_heads", heads);
+    check_view(function, what, term->values != nullptr, 1, heads, 1, 1);
   };
-  check_mask("keep", terms.keep, "n_kv", n_kv);
-  check_mask("bias", terms.bias, "n_kv", n_kv);
-  if (terms.keep_bits.view.data) {
-    check_mask("keep_bits", terms.keep_bits.view, "bytes", (n_kv + 7) / 8);
-    check_equal(function, "keep_bits: n_kv", terms.keep_bits.n_kv, "the call's n_kv", n_kv);
-    check_equal(function, "keep_bits: bytes a row", terms.keep_bits.view.cols, "those of n_kv bits:", (n_kv + 7) / 8);
+  if (terms.keep) check_mask("keep", *terms.keep, "n_kv", n_kv);
+  if (terms.bias) check_mask("bias", *terms.bias, "n_kv", n_kv);
+  if (terms.keep_bits) {
+    check_mask("keep_bits", terms.keep_bits->view, "bytes", (n_kv + 7) / 8);
+    check_equal(function, "keep_bits: n_kv", terms.keep_bits->n_kv, "the call's n_kv", n_kv);
+    check_equal(function, "keep_bits: bytes a row", terms.keep_bits->view.cols, "those of n_kv bits:", (n_kv + 7) / 8);
   }
   check_heads("alibi: slopes", terms.alibi);
   check_heads("sinks: logits", terms.sinks);
   check_heads("logit_scales: factors", terms.logit_scales);
-  if (terms.key_lengths.data) {
-    check_equal(function, "key_lengths: entries", terms.key_lengths.size, "query's batch", batch);
+  if (terms.key_lengths) {
+    const index_list& lengths = *terms.key_lengths;
+    check_list(function, "key_lengths", lengths);
+    check_equal(function, "key_lengths: entries", lengths.size, "query's batch", batch);
     for (index b = 0; b < batch; ++b)
-      if (terms.key_lengths[b] < 0 || terms.key_lengths[b] > n_kv)
-        fail_with("heed::", function, ": key_lengths: entry ", b, " is ", terms.key_lengths[b], ", but kv_length is ", n_kv);
+      if (lengths[b] < 0 || lengths[b] > n_kv)
+        fail_with("heed::", function, ": key_lengths: entry ", b, " is ", lengths[b], ", but kv_length is ", n_kv);
   }
   if (terms.blocks && terms.function_blocks)
     fail_with("heed::", function, ": a call takes one block mask, but was given 2: blocks, and that of mask_function");
   if (const block_mask* const mask = terms.sparse()) {
-    check_broadcast(function, "blocks", "batch", mask->batch(), batch);
-    check_broadcast(function, "blocks", "num_heads", mask->heads(), heads);
+    check_extent(function, "blocks", "batch", mask->batch(), batch);
+    check_extent(function, "blocks", "num_heads", mask->heads(), heads);
     check_equal(function, "blocks: n_q", mask->n_q(), "query's n_q", n_q);
     check_equal(function, "blocks: n_kv", mask->n_kv(), "key's kv_length", n_kv);
   }
@@ -215,15 +211,14 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     fail_with("heed::", function, ": dropout: probability must be in [0, 1), but is ", terms.dropout.probability);
 }
 
-/// Checks every argument of `function` and makes the problem of them.
+/// Checks all that scores come from, and lse, and makes a problem of them that has no out yet.
 template <typename Scalar, typename Stored, typename... Terms>
-problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_view<const Scalar>& query,
-                                            const stored_tensor<Stored>& key, const stored_tensor<Stored>& value,
-                                            const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
-                                            const attention_options& options, const Terms&... given) {
-  static_assert(all_different<typename purpose_of<Terms>::type...>, "a term of attention may be given once");
-  problem<Scalar, Stored> p(query, key, value, out, lse, options);
-  (p.terms.add(given), ...);
+problem<Scalar, Stored> make_score_problem(const char* function, const tensor_view<const Scalar>& query,
+                                           const stored_tensor<Stored>& key, const stored_tensor<Stored>& value,
+                                           const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options,
+                                           const Terms&... given) {
+  problem<Scalar, Stored> p(query, key, value, {}, lse, options);
+  add_terms(p.terms, given...);
 
   check_view(function, "query", query);
   check_equal(function, "key: head_dim", key.cols, "query's head_dim", query.cols);
@@ -233,19 +228,31 @@ problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_v
   check_equal(function, "value: num_kv_heads", value.heads, "key's num_kv_heads", key.heads);
   if (key.heads == 0 ? query.heads != 0 : query.heads % key.heads != 0)
     fail_with("heed::", function, ": query: num_heads ", query.heads, " is not a multiple of num_kv_heads ", key.heads);
-  check_equal(function, "out: batch", out.batch, "query's batch", query.batch);
-  check_equal(function, "out: num_heads", out.heads, "query's num_heads", query.heads);
-  check_equal(function, "out: n_q", out.rows, "query's n_q", query.rows);
-  check_equal(function, "out: head_dim", out.cols, "value's head_dim", value.cols);
-  if (lse.data) {
+  if (!is_none(lse)) {
+    check_view(function, "lse", lse);
     check_equal(function, "lse: batch", lse.batch, "query's batch", query.batch);
     check_equal(function, "lse: num_heads", lse.heads, "query's num_heads", query.heads);
     check_equal(function, "lse: n_q", lse.rows, "query's n_q", query.rows);
     check_equal(function, "lse: columns", lse.cols, "one number a row:", index(1));
   }
-  check_options(function, options);
-
+  check_options<accumulator_t<Scalar>>(function, options);
   check_terms(function, p);
+  return p;
+}
+
+/// Checks every argument of `function` and makes the problem of them.
+template <typename Scalar, typename Stored, typename... Terms>
+problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_view<const Scalar>& query,
+                                            const stored_tensor<Stored>& key, const stored_tensor<Stored>& value,
+                                            const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
+                                            const attention_options& options, const Terms&... given) {
+  problem<Scalar, Stored> p = make_score_problem(function, query, key, value, lse, options, given...);
+  check_view(function, "out", out);
+  check_equal(function, "out: batch", out.batch, "query's batch", query.batch);
+  check_equal(function, "out: num_heads", out.heads, "query's num_heads", query.heads);
+  check_equal(function, "out: n_q", out.rows, "query's n_q", query.rows);
+  check_equal(function, "out: head_dim", out.cols, "value's head_dim", value.cols);
+  p.out = out;
   return p;
 }
 

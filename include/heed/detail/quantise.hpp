@@ -1,6 +1,6 @@
 #pragma once
 
-#include <heed/detail/score.hpp>
+#include <heed/detail/number.hpp>
 #include <heed/tensor.hpp>
 
 #include <algorithm>

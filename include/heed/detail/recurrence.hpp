@@ -1,11 +1,13 @@
 #pragma once
 
 #include <heed/detail/check.hpp>
+#include <heed/detail/given.hpp>
 #include <heed/executor.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
 #include <cmath>
+#include <optional>
 #include <type_traits>
 
 HEED_NAMESPACE_BEGIN
@@ -55,44 +57,32 @@ void check_sequence(const char* function, const char* what, const tensor_view<Gi
     if (extent != other)
       fail_with("heed::", function, ": ", what, ": ", axis, " ", extent, " does not match ", whose, "'s ", axis, " ", other);
   };
+  check_view(function, what, given);
   check("batch", given.batch, wanted.batch);
   check("heads", given.heads, wanted.heads);
   check("length", given.rows, wanted.rows);
 }
 
-/// An extent of an argument that may also be 1, the same for all.
-inline void check_extent(const char* function, const char* what, const char* axis, index extent, index wanted) {
-  if (extent != 1 && extent != wanted)
-    fail_with("heed::", function, ": ", what, " has ", axis, " ", extent, ", which is neither 1 nor the call's ", axis, " ", wanted);
-}
-
 /// The sizes of a carried state, if there is one.
 template <typename Acc>
-void check_carry(const char* function, const tensor_view<Acc>& carry, index batch, index heads, index state_rows,
+void check_carry(const char* function, const std::optional<tensor_view<Acc>>& carry, index batch, index heads, index state_rows,
                  const char* rows_name, index state_cols, const char* cols_name) {
-  if (!carry.data) return;
-  check_equal(function, "carry: batch", carry.batch, "the call's batch", batch);
-  check_equal(function, "carry: heads", carry.heads, "the call's heads", heads);
-  check_equal(function, "carry: rows", carry.rows, rows_name, state_rows);
-  check_equal(function, "carry: columns", carry.cols, cols_name, state_cols);
-}
-
-/// Head (b, h) of a view whose extents are each 1 (the same for all) or the call's own.
-template <typename Scalar>
-matrix_view<Scalar> broadcast_head(const tensor_view<Scalar>& view, index b, index h) {
-  const auto at = [](index stride, index extent) { return extent > 1 ? stride : 0; };
-  return {view.data + b * at(view.batch_stride, view.batch) + h * at(view.head_stride, view.heads), view.rows, view.cols,
-          at(view.row_stride, view.rows), at(view.col_stride, view.cols)};
+  if (!carry) return;
+  check_view(function, "carry", *carry);
+  check_equal(function, "carry: batch", carry->batch, "the call's batch", batch);
+  check_equal(function, "carry: heads", carry->heads, "the call's heads", heads);
+  check_equal(function, "carry: rows", carry->rows, rows_name, state_rows);
+  check_equal(function, "carry: columns", carry->cols, cols_name, state_cols);
 }
 
 /// A state as a dense matrix to work on: loaded from the caller's (zeros where there is none), stored back at the end.
 template <typename Acc>
 class loaded_state {
  public:
-  loaded_state(const tensor_view<Acc>& carry, index b, index h, index state_rows, index state_cols) {
+  loaded_state(const std::optional<tensor_view<Acc>>& carry, index b, index h, index state_rows, index state_cols) {
     value.setConstant(state_rows, state_cols, Acc(0));
-    if (!carry.data) return;
-    home_ = carry.head(b, h, 0, carry.rows);
+    if (!carry) return;
+    home_ = carry->head(b, h, 0, carry->rows);
     for (index i = 0; i < value.rows(); ++i)
       for (index c = 0; c < value.cols(); ++c) value(i, c) = home_(i, c);
   }

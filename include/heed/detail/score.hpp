@@ -1,40 +1,15 @@
 #pragma once
 
+#include <heed/detail/number.hpp>
 #include <heed/detail/params.hpp>
 
 #include <cmath>
-#include <cstring>
-#include <limits>
 
-// The rule that makes a score of a dot product, for one pair, in any scalar type. The reference, the streaming form and the weights all
-// call it; kernel/score.inc is the same rule for a block of vectors.
+// The rule that makes a score of a dot product, for one pair, in any scalar type. The reference, the streaming form and the weights
+// all call it; kernel/score.inc is the same rule for a block of vectors.
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
-
-// Infinities and NaNs are told by their bits: -ffast-math lets a compiler assume that a comparison with them is never true.
-inline std::uint32_t bits_of(float x) {
-  std::uint32_t u;
-  std::memcpy(&u, &x, sizeof u);
-  return u;
-}
-inline std::uint64_t bits_of(double x) {
-  std::uint64_t u;
-  std::memcpy(&u, &x, sizeof u);
-  return u;
-}
-inline bool is_negative_infinity(float x) { return bits_of(x) == 0xff800000u; }
-inline bool is_negative_infinity(double x) { return bits_of(x) == 0xfff0000000000000u; }
-template <typename Acc>
-bool is_negative_infinity(const Acc& x) {
-  return x < -(std::numeric_limits<Acc>::max)();
-}
-inline bool is_finite(double x) { return (bits_of(x) & 0x7ff0000000000000u) != 0x7ff0000000000000u; }
-
-template <typename Acc>
-Acc negative_infinity() {
-  return Acc(-std::numeric_limits<Acc>::infinity());
-}
 
 /// Runs a hook on one pair.
 template <typename Acc>
@@ -54,7 +29,8 @@ bool visible(const score_params<Acc>& score, size i, size j) {
   return !score.mask_hook.run || !is_negative_infinity(hooked(score.mask_hook, score, Acc(0), i, j));
 }
 
-/// The score of a visible pair: scale -> softcap -> bias and ALiBi -> score function (natural units). -infinity: the function masked it.
+/// The score of a visible pair: scale -> softcap -> bias and ALiBi -> score function (natural units). -infinity: the function masked
+/// it.
 template <typename Acc>
 Acc score_of(const score_params<Acc>& score, const Acc& dot, size i, size j) {
   using std::tanh;

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <heed/detail/check.hpp>
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+// What kind of number a number is.
+
+HEED_NAMESPACE_BEGIN
+namespace detail {
+
+// Infinities and NaNs are told by their bits: -ffast-math lets a compiler assume that a comparison with them is never true.
+inline std::uint32_t bits_of(float x) {
+  std::uint32_t u;
+  std::memcpy(&u, &x, sizeof u);
+  return u;
+}
+inline std::uint64_t bits_of(double x) {
+  std::uint64_t u;
+  std::memcpy(&u, &x, sizeof u);
+  return u;
+}
+inline bool is_negative_infinity(float x) { return bits_of(x) == 0xff800000u; }
+inline bool is_negative_infinity(double x) { return bits_of(x) == 0xfff0000000000000u; }
+template <typename Acc>
+bool is_negative_infinity(const Acc& x) {
+  return x < -(std::numeric_limits<Acc>::max)();
+}
+inline bool is_finite(double x) { return (bits_of(x) & 0x7ff0000000000000u) != 0x7ff0000000000000u; }
+
+template <typename Acc>
+Acc negative_infinity() {
+  return Acc(-std::numeric_limits<Acc>::infinity());
+}
+
+/// Scores are finite where their magnitude stays below this: the kernels keep them in units of ln 2.
+template <typename Acc>
+constexpr double largest_score() {
+  using number = std::conditional_t<std::is_same<Acc, float>::value, float, double>;
+  return static_cast<double>((std::numeric_limits<number>::max)()) * 0.6931471805599453;
+}
+
+/// An option that takes part in the arithmetic of scores must not become infinite, or 0 where it is not, in their type.
+template <typename Acc>
+void check_number(const char* function, const char* what, double x) {
+  using number = std::conditional_t<std::is_same<Acc, float>::value, float, double>;
+  constexpr double least = static_cast<double>((std::numeric_limits<number>::min)()), most = largest_score<Acc>();
+  const double magnitude = x < 0 ? -x : x;
+  if (!is_finite(x)) fail_with("heed::", function, ": ", what, " must be finite, but is ", x);
+  if (x != 0 && (magnitude < least || magnitude > most))
+    fail_with("heed::", function, ": ", what, " must be 0 or between ", least, " and ", most,
+              " in magnitude, as the scores' type can hold it, but is ", x);
+}
+
+}  // namespace detail
+HEED_NAMESPACE_END
