@@ -1,7 +1,9 @@
 #include <heed/executor.hpp>
 #include <heed/multi_head.hpp>
+#include <heed/projection.hpp>
 
 #include <atomic>
+#include <limits>
 #include <unsupported/Eigen/CXX11/ThreadPool>
 
 #include "support/example.hpp"
@@ -80,4 +82,31 @@ TEST_CASE("attention gives the same bits on any executor") {
   for (heed::executor* executor :
        {static_cast<heed::executor*>(&lent), static_cast<heed::executor*>(&own), static_cast<heed::executor*>(&counting)})
     CHECK(run(3, executor) == want);
+}
+
+TEST_CASE("a call sets memory aside for as many workers as it has tasks, however many may come") {
+  const testing::example<float> e(40, 50, 16, 16), few(1, 600, 16, 16);
+  const auto grown = [](const testing::example<float>& inputs, int threads) {
+    heed::attention_options options;
+    options.threads = threads;
+    heed::workspace memory;
+    heed::rows<float> out(inputs.query.rows(), inputs.value.cols());
+    heed::attention_into(inputs.query, inputs.key, inputs.value, out, nullptr, options, memory);
+    CHECK(out == heed::attention(inputs.query, inputs.key, inputs.value));
+    return memory.capacity();
+  };
+  CHECK(grown(e, (std::numeric_limits<int>::max)()) == grown(e, 64));
+  CHECK(grown(few, (std::numeric_limits<int>::max)()) == grown(few, 64));
+}
+
+TEST_CASE("an executor without workers leaves the work to the caller") {
+  const testing::example<float> e(40, 50, 16, 16);
+  for (const int workers : {0, -3}) {
+    counting_executor none(workers);
+    heed::attention_options options;
+    options.executor = &none;
+    CHECK(heed::attention(e.query, e.key, e.value, options) == heed::attention(e.query, e.key, e.value));
+    CHECK(heed::project(e.query, e.key.transpose(), options) == heed::project(e.query, e.key.transpose()));
+    CHECK(none.seen == 0);
+  }
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -32,8 +33,18 @@ class thread_executor : public executor {
   void run(int workers, work_function work, void* context) override {
     std::vector<std::thread> threads;
     threads.reserve(static_cast<std::size_t>(workers > 1 ? workers - 1 : 0));
-    for (int w = 1; w < workers; ++w) threads.emplace_back(work, context, w);
+    int started = 1;
+#if HEED_EXCEPTIONS
+    try {
+#endif
+      for (; started < workers; ++started) threads.emplace_back(work, context, started);
+#if HEED_EXCEPTIONS
+    } catch (const std::system_error&) {
+      // The system has no more threads to give: this one does their work.
+    }
+#endif
     work(context, 0);
+    for (int w = started; w < workers; ++w) work(context, w);
     for (std::thread& thread : threads) thread.join();
   }
 
@@ -85,6 +96,19 @@ class openmp_executor : public executor {
 #endif
 
 namespace detail {
+
+/// How many workers a call may have.
+template <typename Options>
+int workers_of(const Options& options) {
+  const int workers = options.executor ? options.executor->workers() : options.threads;
+  return workers > 1 ? workers : 1;
+}
+/// The same, but no more than there is work for: what a plan sets memory aside for.
+template <typename Options>
+int workers_of(const Options& options, std::ptrdiff_t tasks) {
+  const int workers = workers_of(options);
+  return tasks < workers ? (tasks > 1 ? static_cast<int>(tasks) : 1) : workers;
+}
 
 /// Runs task(index, worker) for every index in [0, tasks), each once, shared out among the workers in ascending order.
 template <typename Task>

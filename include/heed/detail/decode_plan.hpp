@@ -122,8 +122,7 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory) {
     most_rows = (std::max)(most_rows, p.n_q(b) * group);
   }
   const index tasks = batch * kv_heads * longest;
-  const int workers =
-      static_cast<int>((std::min)(tasks, index(p.options.executor ? p.options.executor->workers() : p.options.threads)));
+  const int workers = workers_of(p.options, tasks);
 
   const auto padded = [](index bytes) { return (bytes + 63) / 64 * 64; };
   const index score_bytes = padded(group * index(sizeof(score_params<Acc>)));

@@ -59,11 +59,10 @@ void chunked_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
   const index wanted = p.options.chunk > 0 ? (std::min)(p.options.chunk, linear_chunk_most) : kernel.chunk();
   const index chunk = (std::max)((std::min)(wanted, tokens), index(1));
   const index elements = linear_layout(chunk, p.key.cols, p.state_cols(), kernel.tile_rows).elements;
-  const int most = p.options.executor ? p.options.executor->workers() : p.options.threads;
-  const index workers = (std::max)((std::min)(index(most), tasks), index(1));
+  const int workers = workers_of(p.options, tasks);
   Acc* const scratch = static_cast<Acc*>(memory.reserve(workers * elements * index(sizeof(Acc))));
 
-  for_each_task(tasks, static_cast<int>(workers), p.options.executor, [&](index task, int worker) {
+  for_each_task(tasks, workers, p.options.executor, [&](index task, int worker) {
     const linear_head<Scalar> head = p.head(task / p.key.heads, task % p.key.heads);
     linear_params<In, Acc> k;
     k.query = reinterpret_cast<const In*>(head.query.data);

@@ -51,11 +51,11 @@ void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
   for (index b = 0; b < p.batch(); ++b) longest = (std::max)(longest, p.n_q(b));
 
   // Rows of a task: all of a head for one thread; else a few blocks, the heaviest (with causal, the last) first.
-  const int workers = p.options.executor ? (std::max)(p.options.threads, p.options.executor->workers()) : p.options.threads;
+  const int most_workers = workers_of(p.options);
   index unit = kernel.block_rows;
   if (p.terms.sparse()) unit = std::lcm(unit, p.terms.sparse()->params(0, 0).block_q);
   const index units = (longest + unit - 1) / unit;
-  const index task_units = workers <= 1 ? (std::max)(units, index(1)) : (std::max)(index(1), units / (8 * workers));
+  const index task_units = most_workers == 1 ? (std::max)(units, index(1)) : (std::max)(index(1), units / (8 * index(most_workers)));
   const index task_rows = task_units * unit, tasks_per_head = (longest + task_rows - 1) / task_rows;
 
   const bool copies = !reads_in_place<Acc>(p.key) || !reads_in_place<Acc>(p.value);
@@ -66,9 +66,10 @@ void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
       forward_scratch(kernel.block_rows, (std::max)(group, index(1)), p.query.cols, p.value.cols, p.key.rows, copies) *
       index(sizeof(Acc));
   const index padded = (scratch + 63) / 64 * 64;
+  const index heads = p.batch() * p.num_heads();
+  const int workers = workers_of(p.options, heads * tasks_per_head);
   char* const base = static_cast<char*>(memory.reserve(padded * workers));
 
-  const index heads = p.batch() * p.num_heads();
   for_each_task(heads * tasks_per_head, workers, p.options.executor, [&](index task, int worker) {
     const index head = task % heads, piece = tasks_per_head - 1 - task / heads;
     auto params = params_of(p.head(head / p.num_heads(), head % p.num_heads()));
