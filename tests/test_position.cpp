@@ -1,6 +1,7 @@
 #include <heed/position.hpp>
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "support/example.hpp"
@@ -198,5 +199,50 @@ TEST_CASE("RoPE refuses what does not fit") {
   refuse(wide, wide, good, {"rotary_dim 6", "head_dim 4"});
   refuse(table, table, far, {"position 3", "3 rows"});
   refuse(table, table, few, {"positions: 1", "2"});
+  CHECK((x.array() == 1).all());
+}
+
+TEST_CASE("RoPE refuses numbers that would make angles without meaning, each scaling those that it uses") {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto refuse = [](rope_scaling scaling, const auto& change, const std::vector<std::string>& words) {
+    rope_options options;
+    options.scaling = scaling;
+    options.factor = 4;
+    change(options);
+    CAPTURE(int(scaling));
+    testing::check_refused([&] { heed::rope_frequencies(8, options); }, words);
+    heed::rows<float> x = heed::rows<float>::Ones(2, 8);
+    std::vector<std::string> all = words;
+    all.push_back("heed::apply_rope: ");
+    testing::check_refused([&] { heed::apply_rope(heed::writable_view(x), options); }, all);
+    CHECK((x.array() == 1).all());
+  };
+  for (const rope_scaling scaling :
+       {rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn, rope_scaling::llama3})
+    for (const double bad : {0.0, -1.0, infinity, std::nan("")}) {
+      refuse(scaling, [&](rope_options& o) { o.base = bad; }, {"base"});
+      refuse(scaling, [&](rope_options& o) { o.factor = bad; }, {"factor"});
+      if (scaling < rope_scaling::yarn) continue;
+      refuse(scaling, [&](rope_options& o) { o.original_length = bad; }, {"original_length"});
+      const bool yarn = scaling == rope_scaling::yarn;
+      refuse(scaling, [&](rope_options& o) { o.beta_fast = o.high_freq_factor = bad; }, {yarn ? "beta_fast" : "high_freq_factor"});
+      refuse(scaling, [&](rope_options& o) { o.beta_slow = o.low_freq_factor = bad; }, {yarn ? "beta_slow" : "low_freq_factor"});
+    }
+  refuse(rope_scaling::yarn, [](rope_options& o) { o.beta_fast = o.beta_slow = 2; }, {"beta_slow 2", "beta_fast 2"});
+  refuse(rope_scaling::yarn, [](rope_options& o) { o.beta_slow = 40; }, {"beta_slow 40", "beta_fast 32"});
+  refuse(rope_scaling::yarn, [](rope_options& o) { o.base = 1; }, {"base", "1"});
+  refuse(rope_scaling::llama3, [](rope_options& o) { o.low_freq_factor = 4; }, {"low_freq_factor 4", "high_freq_factor 4"});
+  refuse(rope_scaling::ntk, [](rope_options& o) { o.factor = 1e-300; }, {"factor 1e-300", "frequency"});
+  refuse(rope_scaling::none, [](rope_options& o) { o.layout = rope_layout(9); }, {"layout", "9"});
+  refuse(rope_scaling(9), [](rope_options&) {}, {"scaling", "9"});
+
+  heed::rows<float> x = heed::rows<float>::Ones(2, 8);
+  constexpr heed::index most = (std::numeric_limits<heed::index>::max)();
+  testing::check_refused([&] { heed::apply_rope(heed::writable_view(x), {}, most); },
+                         {"heed::apply_rope: first_position " + std::to_string(most), "2"});
+  const heed::rows<float> table = heed::rows<float>::Zero(3, 2);
+  const std::vector<heed::index> positions{0, 1};
+  testing::check_refused([&] { heed::rotate_into(heed::writable_view(x), table, table, positions, rope_layout(9)); },
+                         {"heed::rotate_into: layout", "9"});
   CHECK((x.array() == 1).all());
 }

@@ -1,21 +1,24 @@
 #pragma once
 
 #include <heed/detail/check.hpp>
+#include <heed/detail/number.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 HEED_NAMESPACE_BEGIN
 
-/// ALiBi slopes of num_heads heads, for the alibi term: with n the largest power of two that is not above num_heads, 2^(-8 (h + 1) / n) for
-/// the first n heads and 2^(-4 (2 (h - n) + 1) / n) for the rest (Press, Smith and Lewis 2022, and their code for other head counts).
+/// ALiBi slopes of num_heads heads, for the alibi term: with n the largest power of two that is not above num_heads, 2^(-8 (h + 1) /
+/// n) for the first n heads and 2^(-4 (2 (h - n) + 1) / n) for the rest (Press, Smith and Lewis 2022, and their code for other head
+/// counts).
 template <typename Scalar>
 row_vector<Scalar> alibi_slopes(index num_heads) {
   if (num_heads < 1) detail::fail_with("heed::alibi_slopes: num_heads must be 1 or more, but is ", num_heads);
   index n = 1;
-  while (2 * n <= num_heads) n *= 2;
+  while (n <= num_heads / 2) n *= 2;
   row_vector<Scalar> slopes(num_heads);
   for (index h = 0; h < num_heads; ++h) {
     const double exponent = h < n ? -8.0 * double(h + 1) / double(n) : -4.0 * double(2 * (h - n) + 1) / double(n);
@@ -24,7 +27,8 @@ row_vector<Scalar> alibi_slopes(index num_heads) {
   return slopes;
 }
 
-/// Which elements of a head turn together: 2c and 2c + 1 (`interleaved`, GPT-J), or c and c + rotary_dim / 2 (`half_split`, GPT-NeoX, llama).
+/// Which elements of a head turn together: 2c and 2c + 1 (`interleaved`, GPT-J), or c and c + rotary_dim / 2 (`half_split`, GPT-NeoX,
+/// llama).
 enum class rope_layout : unsigned char { half_split, interleaved };
 
 /// How the frequencies are changed for contexts longer than the model was trained on.
@@ -43,9 +47,9 @@ struct rope_options {
   index rotary_dim = 0;
   rope_layout layout = rope_layout::half_split;
   rope_scaling scaling = rope_scaling::none;
-  double factor = 1;                ///< how many times longer the context is than in training (linear, ntk, yarn, llama3)
-  double original_length = 8192;    ///< the context length of the training (yarn, llama3)
-  double beta_fast = 32, beta_slow = 1;           ///< turns over original_length between which yarn ramps
+  double factor = 1;                     ///< how many times longer the context is than in training (linear, ntk, yarn, llama3)
+  double original_length = 8192;         ///< the context length of the training (yarn, llama3)
+  double beta_fast = 32, beta_slow = 1;  ///< turns over original_length between which yarn ramps
   double low_freq_factor = 1, high_freq_factor = 4;  ///< the same ramp for llama3
 };
 
@@ -55,14 +59,43 @@ struct rope_frequencies_result {
   double magnitude = 1;
 };
 
-/// The frequencies base^(-2c / rotary_dim) of a head of head_dim elements, scaled as the options say.
-/// Throws std::invalid_argument for a rotary_dim that is odd or larger than head_dim, and for a base or factor that is not positive.
-inline rope_frequencies_result rope_frequencies(index head_dim, const rope_options& options = {}) {
+namespace detail {
+inline void check_layout(const char* function, rope_layout layout) {
+  if (layout > rope_layout::interleaved)
+    fail_with("heed::", function, ": layout must be half_split or interleaved, but is ", int(layout));
+}
+/// The numbers of a ramp are looked at where the scaling has one.
+inline void check_rope(const char* function, index head_dim, const rope_options& options) {
   const index rotary = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
   if (rotary < 0 || rotary > head_dim || rotary % 2 != 0)
-    detail::fail_with("heed::rope_frequencies: rotary_dim must be even and at most head_dim ", head_dim, ", but is ", rotary);
-  if (!(options.base > 0)) detail::fail_with("heed::rope_frequencies: base must be positive, but is ", options.base);
-  if (!(options.factor > 0)) detail::fail_with("heed::rope_frequencies: factor must be positive, but is ", options.factor);
+    fail_with("heed::", function, ": rotary_dim must be even and at most head_dim ", head_dim, ", but is ", rotary);
+  check_layout(function, options.layout);
+  const rope_scaling scaling = options.scaling;
+  if (scaling > rope_scaling::llama3)
+    fail_with("heed::", function, ": scaling must be none, linear, ntk, yarn or llama3, but is ", int(scaling));
+  const bool ramps = scaling == rope_scaling::yarn || scaling == rope_scaling::llama3;
+  const auto positive = [&](const char* what, double x) {
+    if (!is_finite(x) || x <= 0) fail_with("heed::", function, ": ", what, " must be positive and finite, but is ", x);
+  };
+  const auto rises = [&](const char* low_name, double low, const char* high_name, double high) {
+    positive(low_name, low);
+    positive(high_name, high);
+    if (low >= high) fail_with("heed::", function, ": ", low_name, " ", low, " must be less than ", high_name, " ", high);
+  };
+  positive("base", options.base);
+  positive("factor", options.factor);
+  if (ramps) positive("original_length", options.original_length);
+  if (scaling == rope_scaling::yarn) {
+    if (options.base <= 1) fail_with("heed::", function, ": base must be more than 1 for yarn, but is ", options.base);
+    rises("beta_slow", options.beta_slow, "beta_fast", options.beta_fast);
+  }
+  if (scaling == rope_scaling::llama3) rises("low_freq_factor", options.low_freq_factor, "high_freq_factor", options.high_freq_factor);
+}
+
+/// rope_frequencies by the name of the function that was called.
+inline rope_frequencies_result checked_rope(const char* function, index head_dim, const rope_options& options) {
+  check_rope(function, head_dim, options);
+  const index rotary = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
   constexpr double two_pi = 6.283185307179586476925286766559;
   const double d = double(rotary), factor = options.factor;
   const double base = options.scaling == rope_scaling::ntk && rotary > 2 ? options.base * std::pow(factor, d / (d - 2)) : options.base;
@@ -87,9 +120,21 @@ inline rope_frequencies_result rope_frequencies(index head_dim, const rope_optio
       keep = (std::min)((std::max)(keep, 0.0), 1.0);
     }
     result.frequencies(c) = frequency * keep + frequency / factor * (1 - keep);
+    if (!is_finite(result.frequencies(c) * 0x1p63))  // times any position
+      fail_with("heed::", function, ": base ", options.base, " and factor ", factor, " make the frequency of pair ", c,
+                " too large: ", result.frequencies(c));
   }
   if (options.scaling == rope_scaling::yarn && factor > 1) result.magnitude = 0.1 * std::log(factor) + 1;
   return result;
+}
+}  // namespace detail
+
+/// The frequencies base^(-2c / rotary_dim) of a head of head_dim elements, scaled as the options say.
+/// Throws std::invalid_argument for a rotary_dim that is odd or larger than head_dim, and where base, factor, or what the scaling
+/// uses, is not positive and finite, yarn's base not more than 1, beta_slow not less than beta_fast or low_freq_factor not less than
+/// high_freq_factor.
+inline rope_frequencies_result rope_frequencies(index head_dim, const rope_options& options = {}) {
+  return detail::checked_rope("rope_frequencies", head_dim, options);
 }
 
 namespace detail {
@@ -100,40 +145,55 @@ void turn(Scalar& a, Scalar& b, Acc cos, Acc sin) {
   a = Scalar(x * cos - y * sin);
   b = Scalar(y * cos + x * sin);
 }
-}  // namespace detail
 
-/// Rotates every head of x [B, H, n, d] in place with tables of cosines and sines that are given: cos and sin are [positions, rotary_dim / 2] and
-/// token i of batch entry b takes row positions(b * n + i) of them. The rotary_dim is twice the tables' columns; elements behind it pass.
-/// Throws std::invalid_argument where the sizes do not fit together or a position is not in the tables.
+/// rotate_into with arguments that have been checked.
 template <typename Scalar, typename Cos, typename Sin>
-void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin, const index_list& positions,
-                 rope_layout layout = rope_layout::half_split) {
+void rotate_rows(const tensor_view<Scalar>& x, const Cos& cos, const Sin& sin, const index_list& positions, rope_layout layout) {
   using Acc = accumulator_t<Scalar>;
   const index pairs = cos.cols();
-  detail::check_equal("rotate_into", "sin: rows", sin.rows(), "cos's rows", cos.rows());
-  detail::check_equal("rotate_into", "sin: columns", sin.cols(), "cos's columns", pairs);
-  detail::check_equal("rotate_into", "positions:", positions.size, "batch * n", x.batch * x.rows);
-  if (2 * pairs > x.cols) detail::fail_with("heed::rotate_into: cos: rotary_dim ", 2 * pairs, " is larger than x's head_dim ", x.cols);
-  for (index t = 0; t < x.batch * x.rows; ++t)
-    if (positions[t] < 0 || positions[t] >= cos.rows())
-      detail::fail_with("heed::rotate_into: position ", positions[t], " of token ", t, " is not in the tables' ", cos.rows(), " rows");
-
   const index step = layout == rope_layout::interleaved ? 2 : 1, partner = layout == rope_layout::interleaved ? 1 : pairs;
   for (index b = 0; b < x.batch; ++b)
     for (index i = 0; i < x.rows; ++i) {
       const index position = positions[b * x.rows + i];
       for (index h = 0; h < x.heads; ++h)
         for (index c = 0; c < pairs; ++c)
-          detail::turn(x(b, h, i, step * c), x(b, h, i, step * c + partner), Acc(cos.derived()(position, c)), Acc(sin.derived()(position, c)));
+          turn(x(b, h, i, step * c), x(b, h, i, step * c + partner), Acc(cos(position, c)), Acc(sin(position, c)));
     }
+}
+}  // namespace detail
+
+/// Rotates every head of x [B, H, n, d] in place with tables of cosines and sines that are given: cos and sin are [positions,
+/// rotary_dim / 2] and token i of batch entry b takes row positions(b * n + i) of them. The rotary_dim is twice the tables' columns;
+/// elements behind it pass. Throws std::invalid_argument where the sizes do not fit together or a position is not in the tables.
+template <typename Scalar, typename Cos, typename Sin>
+void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
+                 const index_list& positions, rope_layout layout = rope_layout::half_split) {
+  detail::check_view("rotate_into", "x", x);
+  detail::check_memory("rotate_into", "cos", cos);
+  detail::check_memory("rotate_into", "sin", sin);
+  detail::check_layout("rotate_into", layout);
+  detail::check_equal("rotate_into", "sin: rows", sin.rows(), "cos's rows", cos.rows());
+  detail::check_equal("rotate_into", "sin: columns", sin.cols(), "cos's columns", cos.cols());
+  detail::check_list("rotate_into", "positions", positions);
+  detail::check_equal("rotate_into", "positions:", positions.size, "batch * n", x.batch * x.rows);
+  if (2 * cos.cols() > x.cols)
+    detail::fail_with("heed::rotate_into: cos: rotary_dim ", 2 * cos.cols(), " is larger than x's head_dim ", x.cols);
+  for (index t = 0; t < x.batch * x.rows; ++t)
+    if (positions[t] < 0 || positions[t] >= cos.rows())
+      detail::fail_with("heed::rotate_into: position ", positions[t], " of token ", t, " is not in the tables' ", cos.rows(), " rows");
+  detail::rotate_rows(x, cos.derived(), sin.derived(), positions, layout);
 }
 
 /// Rotary position embedding of every head of x [B, H, n, d] in place; token i of every batch entry stands at first_position + i.
-/// Apply it to queries and keys before attention; angles are computed in double. Throws as rope_frequencies does.
+/// Apply it to queries and keys before attention; angles are computed in double. Throws as rope_frequencies does,
+/// and for positions that no index can hold.
 template <typename Scalar>
 void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {}, index first_position = 0) {
   using Acc = accumulator_t<Scalar>;
-  const rope_frequencies_result rope = rope_frequencies(x.cols, options);
+  detail::check_view("apply_rope", "x", x);
+  const rope_frequencies_result rope = detail::checked_rope("apply_rope", x.cols, options);
+  if (first_position > (std::numeric_limits<index>::max)() - x.rows)
+    detail::fail_with("heed::apply_rope: first_position ", first_position, " and ", x.rows, " tokens are more than an index can hold");
   rows<Acc> cos(x.rows, rope.frequencies.size()), sin(x.rows, rope.frequencies.size());
   for (index i = 0; i < x.rows; ++i)
     for (index c = 0; c < cos.cols(); ++c) {
@@ -143,7 +203,7 @@ void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {}, 
     }
   row_vector<index> positions(x.batch * x.rows);
   for (index t = 0; t < positions.size(); ++t) positions(t) = t % x.rows;
-  rotate_into(x, cos, sin, positions, options.layout);
+  detail::rotate_rows(x, cos, sin, positions, options.layout);
 }
 
 HEED_NAMESPACE_END
