@@ -162,3 +162,15 @@ TEST_CASE("a block larger than the call is all there is") {
   options.threads = 2;
   CHECK(heed::attention(e.query, e.key, e.value, options, heed::blocks(mask)) == heed::attention(e.query, e.key, e.value));
 }
+
+TEST_CASE("a block mask counts no further than an index, and shows no block that it does not have") {
+  constexpr heed::index most = (std::numeric_limits<heed::index>::max)();
+  testing::check_refused([] { heed::block_mask(most, most, 64, 64, 16, 16); }, {"heed::block_mask:", std::to_string(most), "* 4 * 4"});
+  testing::check_refused([] { heed::block_mask(1, 1, most, most, 1, 1); }, {"heed::block_mask:", std::to_string(most)});
+  CHECK(heed::block_mask(1, 1, most, 3, most / 2, 1).q_blocks() == 3);  // rounds up, without overflow
+  const heed::block_mask mask(1, 2, 64, 64, 16, 16);
+  testing::check_refused([&] { mask.shows(0, 2, 0, 0); }, {"heed::block_mask::shows", "[0, 2, 0, 0]", "[1, 2, 4, 4]"});
+  testing::check_refused([&] { mask.shows(0, 0, -1, 0); }, {"[0, 0, -1, 0]"});
+  testing::check_refused([&] { mask.shows(0, 0, 0, 4); }, {"[0, 0, 0, 4]"});
+  CHECK(!mask.shows(0, 1, 3, 3));
+}

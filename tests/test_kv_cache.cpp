@@ -282,3 +282,36 @@ TEST_CASE("a cache refuses what does not fit, and holds what it held") {
   testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options, heed::mask_function(shows, blocks)); },
                          {"cached_attention_into", "blocks and mask_function apart"});
 }
+
+TEST_CASE("a cache answers for its own sequences only, and reserves no room below 0") {
+  heed::kv_cache<float> cache(2, 1, 4, 4, 8);
+  for (const heed::index b : {heed::index(-1), heed::index(2)}) {
+    testing::check_refused([&] { cache.length(b); }, {"heed::kv_cache::length", std::to_string(b), "2"});
+    testing::check_refused([&] { cache.position(b); }, {"heed::kv_cache::position", std::to_string(b), "2"});
+  }
+  testing::check_refused([&] { cache.reserve(-5); }, {"heed::kv_cache::reserve: capacity", "-5"});
+  CHECK(cache.capacity() == 8);
+  cache.reserve(3);
+  CHECK(cache.capacity() == 8);
+}
+
+TEST_CASE("sizes whose product no index can hold are refused, with the sizes") {
+  constexpr heed::index most = (std::numeric_limits<heed::index>::max)();
+  const std::string huge = std::to_string(most);
+  testing::check_refused([] { heed::kv_cache<float>(most, 2, 4, 4); }, {"heed::kv_cache:", huge});
+  testing::check_refused([] { heed::kv_cache<float>(1, 2, 4, 4, most); }, {"heed::kv_cache:", huge});
+  testing::check_refused([] { heed::kv_cache<float>(most, 0, 4, 4); }, {"heed::kv_cache:", huge});
+  heed::kv_cache<std::int8_t> cache(2, 2, 4, 4, 8);
+  testing::check_refused([&] { cache.reserve(most / 4); }, {"heed::kv_cache::reserve:", std::to_string(most / 4)});
+  CHECK(cache.capacity() == 8);
+  const float zero = 0;
+  const heed::tensor_view<const float> endless{&zero, 1, 2, most, 4, 0, 0, 0, 0};
+  testing::check_refused([&] { cache.append(0, endless, endless); }, {"heed::kv_cache::append", huge});
+  CHECK(cache.length(0) == 0);
+  testing::check_refused([] { heed::paged_kv_cache<float>(most, 16, 2, 4, 4); }, {"heed::paged_kv_cache:", huge});
+  testing::check_refused([] { heed::paged_kv_cache<float>(1, most, 2, 0, 4); }, {"heed::paged_kv_cache:", huge});
+
+  CHECK(heed::kv_cache_bytes(1, 0, 4, most, 2) == 0);
+  testing::check_refused([] { heed::kv_cache_bytes(2, 2, 4, most, 2); }, {"heed::kv_cache_bytes:", huge});
+  testing::check_refused([] { heed::kv_cache_bytes(2, 2, -4, 8, 2); }, {"heed::kv_cache_bytes:", "head_dim -4"});
+}

@@ -146,5 +146,11 @@ TEST_CASE("a paged cache refuses what does not fit") {
   testing::check_refused([&] { cache.fork(a); }, {"fork", "sequence 0"});
   const std::vector<heed::index> gone{a};
   testing::check_refused([&] { cache.batch(gone); }, {"batch", "sequence 0"});
+  testing::check_refused([&] { cache.length(a); }, {"heed::paged_kv_cache::length:", "sequence 0"});
+  testing::check_refused([&] { cache.remove_sequence(a); }, {"heed::paged_kv_cache::remove_sequence:", "sequence 0"});
+  testing::check_refused([&] { cache.remove_sequence(-1); }, {"heed::paged_kv_cache::remove_sequence:", "sequence -1"});
+  heed::index_list nowhere;
+  nowhere.size = 2;
+  testing::check_refused([&] { cache.batch(nowhere); }, {"heed::paged_kv_cache::batch", "2 entries at a null address"});
   CHECK(cache.add_sequence() == a);  // its name is free again
 }

@@ -22,6 +22,7 @@ struct broken_condition : std::exception {
 #include "support/allocations.hpp"
 #include "support/example.hpp"
 #include "support/isas.hpp"
+#include "support/refusal.hpp"
 
 namespace {
 
@@ -99,4 +100,9 @@ TEST_CASE("a workspace gives aligned memory and grows to the largest need") {
   const long before = testing::allocations;
   memory.reserve(1000);
   CHECK(testing::allocations == before);
+}
+
+TEST_CASE("a workspace has no room below 0") {
+  heed::workspace memory;
+  testing::check_refused([&] { memory.reserve(-1); }, {"heed::workspace::reserve: bytes", "-1"});
 }

@@ -17,7 +17,7 @@ HEED_NAMESPACE_BEGIN
 /// the call's.
 class block_mask {
  public:
-  /// Every block hidden. Throws std::invalid_argument for negative sizes and blocks of less than 1.
+  /// Every block hidden. Throws std::invalid_argument for negative sizes, blocks of less than 1, and more blocks than an index can count.
   block_mask(index batch, index heads, index n_q, index n_kv, index block_q, index block_kv)
       : batch_(batch), heads_(heads), n_q_(n_q), n_kv_(n_kv), block_q_(block_q), block_kv_(block_kv) {
     if (batch < 1 || heads < 1 || n_q < 0 || n_kv < 0 || block_q < 1 || block_kv < 1)
@@ -26,7 +26,9 @@ class block_mask {
           ", ", heads, ", ", block_q, ", ", block_kv, ", ", n_q, ", ", n_kv);
     block_q_ = (std::min)(block_q, (std::max)(n_q, index(1)));  // a block that is all there is, however large it was asked for
     block_kv_ = (std::min)(block_kv, (std::max)(n_kv, index(1)));
-    state_.assign(static_cast<std::size_t>(batch * heads * q_blocks() * kv_blocks()), hidden);
+    state_.assign(static_cast<std::size_t>(detail::product("block_mask", "batch * heads * blocks of queries * blocks of keys",
+                                                           {batch, heads, q_blocks(), kv_blocks()})),
+                  hidden);
   }
 
   /// The blocks in which mask(b, h, i, j) is true anywhere. Where it is true everywhere, mask_function(mask, blocks) does not ask it
@@ -48,19 +50,21 @@ class block_mask {
 
   /// Lets query block q of head h of batch entry b see key block kv.
   void show(index b, index h, index q, index kv) {
-    if (b < 0 || b >= batch_ || h < 0 || h >= heads_ || q < 0 || q >= q_blocks() || kv < 0 || kv >= kv_blocks())
-      detail::fail_with("heed::block_mask::show: block [", b, ", ", h, ", ", q, ", ", kv, "] is not in [", batch_, ", ", heads_, ", ",
-                        q_blocks(), ", ", kv_blocks(), "]");
+    check_block("show", b, h, q, kv);
     state(b, h, q, kv) = partly;
   }
-  bool shows(index b, index h, index q, index kv) const { return state_[at(b, h, q, kv)] != hidden; }
+  /// Whether query block q of head h of batch entry b sees anything of key block kv.
+  bool shows(index b, index h, index q, index kv) const {
+    check_block("shows", b, h, q, kv);
+    return state_[at(b, h, q, kv)] != hidden;
+  }
 
   index batch() const { return batch_; }
   index heads() const { return heads_; }
   index n_q() const { return n_q_; }
   index n_kv() const { return n_kv_; }
-  index q_blocks() const { return (n_q_ + block_q_ - 1) / block_q_; }
-  index kv_blocks() const { return (n_kv_ + block_kv_ - 1) / block_kv_; }
+  index q_blocks() const { return n_q_ / block_q_ + (n_q_ % block_q_ != 0); }
+  index kv_blocks() const { return n_kv_ / block_kv_ + (n_kv_ % block_kv_ != 0); }
   /// The share of blocks that are visible: what a call costs against the whole.
   double density() const {
     const auto shown = std::count_if(state_.begin(), state_.end(), [](std::uint8_t s) { return s != hidden; });
@@ -75,6 +79,11 @@ class block_mask {
  private:
   static constexpr std::uint8_t hidden = 0, partly = 1, whole = 2;
 
+  void check_block(const char* function, index b, index h, index q, index kv) const {
+    if (b < 0 || b >= batch_ || h < 0 || h >= heads_ || q < 0 || q >= q_blocks() || kv < 0 || kv >= kv_blocks())
+      detail::fail_with("heed::block_mask::", function, ": block [", b, ", ", h, ", ", q, ", ", kv, "] is not in [", batch_, ", ", heads_,
+                        ", ", q_blocks(), ", ", kv_blocks(), "]");
+  }
   std::size_t at(index b, index h, index q, index kv) const {
     return static_cast<std::size_t>(((b * heads_ + h) * q_blocks() + q) * kv_blocks() + kv);
   }

@@ -5,21 +5,32 @@
 #include <heed/reference.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
 HEED_NAMESPACE_BEGIN
 
 /// The bytes that the keys and values of one sequence take: 2 * layers * num_kv_heads * head_dim * length * bytes_per_element.
+/// Throws std::invalid_argument for negative numbers and for a product that no index can hold.
 constexpr index kv_cache_bytes(index layers, index num_kv_heads, index head_dim, index length, index bytes_per_element) {
-  return 2 * layers * num_kv_heads * head_dim * length * bytes_per_element;
+  if (layers < 0 || num_kv_heads < 0 || head_dim < 0 || length < 0 || bytes_per_element < 0)
+    detail::fail_with("heed::kv_cache_bytes: numbers must not be negative, but are layers ", layers, ", num_kv_heads ", num_kv_heads,
+                      ", head_dim ", head_dim, ", length ", length, ", bytes_per_element ", bytes_per_element);
+  return detail::product("kv_cache_bytes", "2 * layers * num_kv_heads * head_dim * length * bytes_per_element",
+                         {2, layers, num_kv_heads, head_dim, length, bytes_per_element});
 }
 
 namespace detail {
+/// A cache of these extents must have a number of bytes; 8 of them an element is what its largest list takes.
+inline void check_storage(const char* function, const std::array<index, 4>& extents) {
+  const auto some = [&](std::size_t axis) { return (std::max)(extents[axis], index(1)); };
+  product(function, "size in bytes", {some(0), some(1), some(2), some(3), 8});
+}
 /// Tokens to append must be those of a cache of num_kv_heads heads.
 template <typename Key, typename Value>
-void check_tokens(const char* function, const tensor_view<Key>& key, const tensor_view<Value>& value, index num_kv_heads, index key_dim,
-                  index value_dim) {
+void check_tokens(const char* function, const tensor_view<Key>& key, const tensor_view<Value>& value, index num_kv_heads,
+                  index key_dim, index value_dim) {
   check_view(function, "key", key);
   check_view(function, "value", value);
   check_equal(function, "value: batch", value.batch, "key's batch", key.batch);
@@ -28,6 +39,7 @@ void check_tokens(const char* function, const tensor_view<Key>& key, const tenso
   check_equal(function, "value: tokens", value.rows, "key's tokens", key.rows);
   check_equal(function, "key: head_dim", key.cols, "the cache's key_dim", key_dim);
   check_equal(function, "value: head_dim", value.cols, "the cache's value_dim", value_dim);
+  if (key.rows > unbounded) fail_with("heed::", function, ": key: ", key.rows, " tokens are more than a cache can count, ", unbounded);
 }
 }  // namespace detail
 
@@ -50,10 +62,11 @@ class kv_cache {
       detail::fail_with("heed::kv_cache: sizes must not be negative, but are batch ", batch, ", num_kv_heads ", num_kv_heads,
                         ", key_dim ", key_dim, ", value_dim ", value_dim, ", capacity ", capacity);
     if (window < -1) detail::fail_with("heed::kv_cache: window must be -1 (unbounded) or more, but is ", window);
+    detail::check_storage("kv_cache", {batch, num_kv_heads, capacity, (std::max)(key_dim, value_dim)});
     first_.assign(static_cast<std::size_t>(batch), 0);
     lengths_.assign(static_cast<std::size_t>(batch), 0);
     dropped_.assign(static_cast<std::size_t>(batch), 0);
-    reserve(capacity);
+    grow("kv_cache", capacity);
   }
 
   index batch() const { return index(lengths_.size()); }
@@ -61,21 +74,26 @@ class kv_cache {
   index window() const { return window_; }
   index capacity() const { return capacity_; }
   /// Tokens that sequence b holds now.
-  index length(index b) const { return lengths_[static_cast<std::size_t>(b)]; }
+  index length(index b) const {
+    check_sequence("length", b);
+    return lengths_[static_cast<std::size_t>(b)];
+  }
   /// Tokens ever appended to sequence b, less those truncated: the position of its next token.
-  index position(index b) const { return dropped_[static_cast<std::size_t>(b)] + length(b); }
+  index position(index b) const {
+    check_sequence("position", b);
+    return dropped_[static_cast<std::size_t>(b)] + lengths_[static_cast<std::size_t>(b)];
+  }
   const std::vector<index>& lengths() const { return lengths_; }
   /// Tokens that each sequence has dropped from its beginning, as a rolling cache does.
   const std::vector<index>& dropped() const { return dropped_; }
   /// Bytes of keys, values and scales that are reserved.
   index bytes() const { return key_.bytes() + value_.bytes(); }
 
-  /// Makes room for `capacity` tokens in each sequence.
+  /// Makes room for `capacity` tokens in each sequence; less than there is room for changes nothing. Throws std::invalid_argument for
+  /// a negative capacity, or one whose size in bytes no index can hold.
   void reserve(index capacity) {
-    if (capacity <= capacity_) return;
-    key_.grow(capacity_, capacity);
-    value_.grow(capacity_, capacity);
-    capacity_ = capacity;
+    if (capacity < 0) detail::fail_with("heed::kv_cache::reserve: capacity must not be negative, but is ", capacity);
+    grow("kv_cache::reserve", capacity);
   }
 
   /// Appends n tokens to every sequence: key [batch, H_kv, n, key_dim], value [batch, H_kv, n, value_dim].
@@ -158,6 +176,13 @@ class kv_cache {
     std::vector<float> scales;
   };
 
+  void grow(const char* function, index capacity) {
+    if (capacity <= capacity_) return;
+    for (const storage* part : {&key_, &value_}) detail::check_storage(function, {part->batch, part->heads, capacity, part->dim});
+    key_.grow(capacity_, capacity);
+    value_.grow(capacity_, capacity);
+    capacity_ = capacity;
+  }
   void check_sequence(const char* function, index b) const {
     if (b < 0 || b >= batch())
       detail::fail_with("heed::kv_cache::", function, ": there is no sequence ", b, " in a batch of ", batch());
@@ -178,7 +203,7 @@ class kv_cache {
     const index n = key.rows, needed = lengths_[s] + n;
     if (first_[s] + needed > capacity_) {
       if (first_[s] > 0) to_front(s);
-      if (needed > capacity_) reserve((std::max)(needed, 2 * capacity_));
+      if (needed > capacity_) grow("kv_cache::append", (std::max)(needed, 2 * capacity_));
     }
     store(key_, b, entry, first_[s] + lengths_[s], key);
     store(value_, b, entry, first_[s] + lengths_[s], value);

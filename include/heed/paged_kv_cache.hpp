@@ -20,6 +20,7 @@ class paged_kv_cache {
     if (num_pages < 0 || page_rows < 1 || num_kv_heads < 0 || key_dim < 0 || value_dim < 0)
       detail::fail_with("heed::paged_kv_cache: sizes must not be negative and page_rows at least 1, but are num_pages ", num_pages,
                         ", page_rows ", page_rows, ", num_kv_heads ", num_kv_heads, ", key_dim ", key_dim, ", value_dim ", value_dim);
+    for (const index dim : {key_dim, value_dim}) detail::check_storage("paged_kv_cache", {num_pages, num_kv_heads, page_rows, dim});
     key_.allocate();
     value_.allocate();
     holders_.assign(static_cast<std::size_t>(num_pages), 0);
@@ -49,11 +50,17 @@ class paged_kv_cache {
     for (const index page : at(copy).pages) ++holders(page);
     return copy;
   }
+  /// Ends sequence s; its name may be given to a new one.
   void remove_sequence(index s) {
+    check_sequence("remove_sequence", s);
     truncate(s, 0);
     at(s).live = false;
   }
-  index length(index s) const { return sequences_[static_cast<std::size_t>(s)].length; }
+  /// Tokens that sequence s holds now.
+  index length(index s) const {
+    check_sequence("length", s);
+    return at(s).length;
+  }
 
   /// Appends n tokens to sequence s: key [1, H_kv, n, key_dim], value [1, H_kv, n, value_dim].
   /// Throws std::invalid_argument where sizes do not fit or the pool has too few free pages, before anything is written.
@@ -65,7 +72,8 @@ class paged_kv_cache {
     detail::check_tokens(name, key, value, key_.heads, key_.dim, value_.dim);
     sequence& seq = at(s);
     const bool copies_last = key.rows > 0 && seq.length % page_rows_ != 0 && holders(seq.pages.back()) > 1;
-    const index more = (seq.length + key.rows + page_rows_ - 1) / page_rows_ - index(seq.pages.size()) + (copies_last ? 1 : 0);
+    const index room = index(seq.pages.size()) * page_rows_ - seq.length, beyond = (std::max)(key.rows - room, index(0));
+    const index more = beyond / page_rows_ + (beyond % page_rows_ != 0) + (copies_last ? 1 : 0);
     if (more > free_pages())
       detail::fail_with("heed::", name, ": ", key.rows, " tokens need ", more, " pages, but only ", free_pages(), " are free");
 
@@ -104,9 +112,10 @@ class paged_kv_cache {
   class batch_view {
    public:
     batch_view(const paged_kv_cache& cache, const index_list& sequences) : cache_(cache) {
+      detail::check_list("paged_kv_cache::batch", "sequences", sequences);
       for (const index s : sequences) {
         cache.check_sequence("batch", s);
-        lengths_.push_back(cache.length(s));
+        lengths_.push_back(cache.at(s).length);
         stride_ = (std::max)(stride_, index(cache.at(s).pages.size()));
       }
       dropped_.assign(lengths_.size(), 0);

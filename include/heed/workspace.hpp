@@ -1,5 +1,6 @@
 #pragma once
 
+#include <heed/detail/check.hpp>
 #include <heed/types.hpp>
 
 #include <cstddef>
@@ -14,6 +15,7 @@ class workspace {
  public:
   /// At least `bytes` bytes, aligned to 64; what was there before is lost.
   void* reserve(index bytes) {
+    if (bytes < 0) detail::fail_with("heed::workspace::reserve: bytes must not be negative, but are ", bytes);
     if (bytes > capacity_) {
       memory_.reset();
       memory_.reset(new unsigned char[static_cast<std::size_t>(bytes) + alignment]);
