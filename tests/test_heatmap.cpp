@@ -108,6 +108,33 @@ TEST_CASE("What is no weight is marked, and does not disturb the others") {
   CHECK(svg.find("t1 → t1: 0.5</title>") != std::string::npos);
 }
 
+TEST_CASE("A page of one map refuses by the name of the call") {
+  heed::heatmap_options options;
+  options.keep_per_row = -1;
+  const auto refuse = [](const auto& call, const std::string& words) { CHECK_THROWS_WITH(call(), ContainsSubstring(words)); };
+  refuse([&] { heed::heatmap_html(matrix::Zero(1, 1), {"a"}, {"b"}, options); },
+         "heed::heatmap_html: keep_per_row must be 0 or more, but is -1");
+  refuse([&] { heed::heatmap_html(matrix::Zero(1, 65536), {"a"}, labels(65536)); }, "heed::heatmap_html: 65536 labels");
+  const Eigen::Map<const matrix> nowhere(nullptr, 1, 1);
+  refuse([&] { heed::heatmap_html(nowhere, {"a"}, {"b"}); }, "heed::heatmap_html: weights: a null pointer");
+  refuse([&] { heed::heatmap_svg(nowhere, {"a"}, {"b"}); }, "heed::heatmap_svg: weights: a null pointer");
+}
+
+TEST_CASE("Weights so large that sums of them are no number leave the page's data whole") {
+  const double most = std::numeric_limits<double>::max();
+  for (const double w : {1e307, most}) {
+    const heed::rows<double> weights = heed::rows<double>::Constant(2, 40, w);
+    const std::string page = heed::heatmap_html(weights, numbered(2), numbered(40));
+    CHECK(codes_of(page, 2, 40) == std::vector<unsigned>(80, 65534));
+    CHECK(between(page, "\"entropy\":", ",") == "null");
+    CHECK(std::stod(between(page, "\"max\":", ",")) == Approx(w).epsilon(1e-8));
+    const std::string svg = heed::heatmap_svg(weights, numbered(2), numbered(40));
+    CHECK(count_of(svg, "fill-opacity=\"1\"") == 80);
+    CHECK(count_of(svg, "inf") == 0);
+    CHECK(count_of(svg, "nan") == 0);
+  }
+}
+
 TEST_CASE("Rows longer than keep_per_row keep their largest weights and every cell that is no weight") {
   matrix weights(2, 5);
   weights << 0.1f, 0.5f, 0, 0.4f, 0, 0, 0, std::numeric_limits<float>::quiet_NaN(), 0, 1;

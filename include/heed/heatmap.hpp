@@ -4,6 +4,7 @@
 #include <heed/detail/heatmap_page.hpp>
 #include <heed/detail/number.hpp>
 #include <heed/detail/utf8.hpp>
+#include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
 #include <Eigen/Core>
@@ -119,9 +120,16 @@ inline void append_number(std::vector<unsigned char>& bytes, unsigned n) {
   bytes.push_back(static_cast<unsigned char>(n));
 }
 
-inline void check_labels(const char* function, index rows, index cols, std::size_t row_labels, std::size_t col_labels) {
-  check_equal(function, "row_labels: size", static_cast<index>(row_labels), "weights' rows", rows);
-  check_equal(function, "col_labels: size", static_cast<index>(col_labels), "weights' columns", cols);
+template <typename Derived>
+void check_weights(const char* function, const Eigen::DenseBase<Derived>& weights, std::size_t row_labels, std::size_t col_labels) {
+  check_memory(function, "weights", weights);
+  check_equal(function, "row_labels: size", static_cast<index>(row_labels), "weights' rows", weights.rows());
+  check_equal(function, "col_labels: size", static_cast<index>(col_labels), "weights' columns", weights.cols());
+}
+inline void check_page(const char* function, std::size_t row_labels, std::size_t col_labels, const heatmap_options& options) {
+  const std::size_t most = 65535, longest = (std::max)(row_labels, col_labels);
+  if (longest > most) fail_with("heed::", function, ": ", longest, " labels are more than the page can index, ", most);
+  if (options.keep_per_row < 0) fail_with("heed::", function, ": keep_per_row must be 0 or more, but is ", options.keep_per_row);
 }
 
 }  // namespace detail
@@ -136,25 +144,21 @@ class heatmap_page {
   /// row_labels: n_q tokens; col_labels: n_kv tokens. Throws std::invalid_argument for more than 65,535 of either.
   heatmap_page(std::vector<std::string> row_labels, std::vector<std::string> col_labels, heatmap_options options = {})
       : row_labels_(std::move(row_labels)), col_labels_(std::move(col_labels)), options_(std::move(options)) {
-    const std::size_t most = 65535, longest = (std::max)(row_labels_.size(), col_labels_.size());
-    if (longest > most) detail::fail_with("heed::heatmap_page: ", longest, " labels are more than the page can index, ", most);
-    if (options_.keep_per_row < 0)
-      detail::fail_with("heed::heatmap_page: keep_per_row must be 0 or more, but is ", options_.keep_per_row);
+    detail::check_page("heatmap_page", row_labels_.size(), col_labels_.size(), options_);
   }
 
   /// Adds the map of one head: weights n_q x n_kv, any real scalar. An empty title reads "layer L, head H".
   /// Throws std::invalid_argument where the weights do not have the labels' sizes.
   template <typename Derived>
   void add(const Eigen::DenseBase<Derived>& weights, index layer = 0, index head = 0, const std::string& title = {}) {
+    detail::check_weights("heatmap_page::add", weights, row_labels_.size(), col_labels_.size());
     const rows<double> values = weights.derived().template cast<double>();
-    detail::check_labels("heatmap_page::add", values.rows(), values.cols(), row_labels_.size(), col_labels_.size());
-
     const summary of_map = summarise(values);
     packed_map packed = pack(values, of_map);
     maps_.push_back("{\"layer\":" + std::to_string(layer) + ",\"head\":" + std::to_string(head) +
-                    ",\"title\":" + detail::json_text(title) + ",\"max\":" + detail::number_text(of_map.max) +
-                    ",\"entropy\":" + (of_map.whole_rows > 0 ? detail::number_text(of_map.entropy) : "null") + ",\"band\":[" +
-                    std::to_string(of_map.lowest) + "," + std::to_string(of_map.highest) +
+                    ",\"title\":" + detail::json_text(title) + ",\"max\":" + detail::number_text(of_map.max) + ",\"entropy\":" +
+                    (of_map.whole_rows > 0 && detail::is_finite(of_map.entropy) ? detail::number_text(of_map.entropy) : "null") +
+                    ",\"band\":[" + std::to_string(of_map.lowest) + "," + std::to_string(of_map.highest) +
                     "],\"kept\":" + std::to_string(packed.kept) + ",\"block\":" + std::to_string(packed.block) + "}");
     cells_.push_back(std::move(packed.json));
   }
@@ -298,7 +302,8 @@ class heatmap_page {
 template <typename Derived>
 std::string heatmap_html(const Eigen::DenseBase<Derived>& weights, const std::vector<std::string>& row_labels,
                          const std::vector<std::string>& col_labels, const heatmap_options& options = {}) {
-  detail::check_labels("heatmap_html", weights.rows(), weights.cols(), row_labels.size(), col_labels.size());
+  detail::check_weights("heatmap_html", weights, row_labels.size(), col_labels.size());
+  detail::check_page("heatmap_html", row_labels.size(), col_labels.size(), options);
   heatmap_page page(row_labels, col_labels, options);
   page.add(weights);
   return page.html();
@@ -309,8 +314,8 @@ std::string heatmap_html(const Eigen::DenseBase<Derived>& weights, const std::ve
 template <typename Derived>
 std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vector<std::string>& row_labels,
                         const std::vector<std::string>& col_labels, const heatmap_options& options = {}) {
+  detail::check_weights("heatmap_svg", weights, row_labels.size(), col_labels.size());
   const rows<double> values = weights.derived().template cast<double>();
-  detail::check_labels("heatmap_svg", values.rows(), values.cols(), row_labels.size(), col_labels.size());
   const index n_q = values.rows(), n_kv = values.cols(), longest = (std::max)((std::max)(n_q, n_kv), index(1));
   const index block = (longest + 159) / 160, side = (longest + block - 1) / block;
   const index cell = (std::max)(index(5), (std::min)(index(22), 760 / side)),

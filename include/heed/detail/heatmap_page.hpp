@@ -191,9 +191,9 @@ const format = weight => weight === 0 ? '0' : weight >= 0.00005 ? weight.toFixed
 function weightText(map, r, c) {
   const code = codeAt(map, r, c), bound = boundAt(map, r, c);
   if (code === invalid) return 'not a weight';
-  if (code > 0) return format(code * map.max / full);
+  if (code > 0) return format(code / full * map.max);
   if (map.max === 0 || isMasked(map, r, c)) return '0';
-  return bound > 0 ? 'at most ' + format(bound * map.max / full) : 'under ' + format(map.max / full);
+  return bound > 0 ? 'at most ' + format(bound / full * map.max) : 'under ' + format(map.max / full);
 }
 
 // Colours: two ramps that start at the ground they lie on. The ink grows with the root of the weight, so that small weights can be seen.
@@ -407,13 +407,13 @@ function strongest(count, length, codeAt) {
   return order.sort((a, b) => b[0] - a[0] || a[1] - b[1]).slice(0, count);
 }
 function fillList(list, entries, labels, go) {
-  const together = entries.reduce((sum, [code]) => sum + code * map.max / full, 0);
+  const together = entries.reduce((sum, [code]) => sum + code / full * map.max, 0);
   get(list.id + '-sum').textContent = entries.length > 1 ? `${entries.length} shown, together ${format(together)}` : '';
   list.replaceChildren(...entries.map(([code, i]) => {
     const item = document.createElement('li'), button = make('button', '', {onclick: () => go(i)});
     const fill = document.createElement('i');
     fill.style.width = 100 * code / full + '%';
-    button.append(fill, make('bdi', show(labels[i])), make('small', i), make('span', format(code * map.max / full)));
+    button.append(fill, make('bdi', show(labels[i])), make('small', i), make('span', format(code / full * map.max)));
     button.title = `${show(labels[i])} (${i})`;
     item.append(button);
     return item;
