@@ -38,7 +38,8 @@ TEMPLATE_TEST_CASE("the causal convolution is a sum over past and present", "", 
         heed::rows<accumulator> state = past.template cast<accumulator>();
         heed::causal_conv_options options;
         if (everything) options.activation = heed::activation::silu;
-        const heed::rows<TestType> got = heed::causal_conv(x, weight, options, heed::channel_bias(bias), heed::carry(state));
+        const heed::rows<TestType> got =
+            heed::causal_conv(x, weight, options, heed::when(everything, heed::channel_bias(bias)), heed::carry(state));
         const auto in = [&](auto type) {
           using T = decltype(type);
           return exact_conv<T>(past.template cast<T>(), x.template cast<T>(), weight.template cast<T>(), bias.template cast<T>(),
@@ -94,11 +95,20 @@ TEST_CASE("a NaN reaches the outputs that look back at it, and only those") {
 
 TEST_CASE("the causal convolution refuses what does not fit, before it writes") {
   const heed::rows<float> x = random_rows<float>(6, 4, 1), weight = random_rows<float>(4, 3, 2);
-  testing::check_refused([&] { heed::causal_conv(x, random_rows<float>(5, 3, 1)); }, {"causal_conv", "weight: channels", "5", "4"});
+  testing::check_refused([&] { heed::causal_conv(x, random_rows<float>(5, 3, 1)); },
+                         {"heed::causal_conv: weight: channels", "5", "4"});
   testing::check_refused([&] { heed::causal_conv(x, random_rows<float>(4, 0, 1)); }, {"taps", "0"});
   testing::check_refused([&] { heed::causal_conv(x, weight, {}, heed::channel_bias(heed::row_vector<float>(3))); },
                          {"channel_bias", "3", "4"});
   heed::rows<float> state = heed::rows<float>::Constant(3, 4, 7);
   testing::check_refused([&] { heed::causal_conv(x, weight, {}, heed::carry(state)); }, {"carry: rows", "3", "2"});
+  const heed::row_vector<float> none;
+  testing::check_refused([&] { heed::causal_conv(x, weight, {}, heed::channel_bias(none)); }, {"channel_bias", "0", "4"});
+  heed::causal_conv_options wrong;
+  wrong.activation = heed::activation(9);
+  testing::check_refused([&] { heed::causal_conv(x, weight, wrong); }, {"activation", "9"});
+  wrong = {};
+  wrong.threads = -1;
+  testing::check_refused([&] { heed::causal_conv(x, weight, wrong); }, {"threads", "-1"});
   CHECK((state.array() == 7).all());
 }

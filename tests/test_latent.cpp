@@ -86,3 +86,22 @@ TEST_CASE("latent attention refuses what does not fit") {
   e.w.w_uv.resize(6, 5);
   refuse({"w_uv: d_c 5", "6"});
 }
+
+TEST_CASE("latent attention refuses options and terms by its own name") {
+  const latent_example<float> e(3, 5, 2, 6, 4, 2, 3);
+  heed::attention_options wrong;
+  wrong.softcap = -1;
+  testing::check_refused([&] { heed::latent_attention(e.query, e.latent, e.w, wrong); }, {"heed::latent_attention: softcap", "-1"});
+  testing::check_refused([&] { heed::expanded_latent_attention(e.query, e.latent, e.w, wrong); },
+                         {"heed::expanded_latent_attention: softcap", "-1"});
+  const Eigen::Map<const heed::rows<float>> nowhere(nullptr, 5, 8), no_query(nullptr, 3, 12);
+  testing::check_refused([&] { heed::latent_attention(e.query, nowhere, e.w); }, {"heed::latent_attention: latent: a null pointer"});
+  testing::check_refused([&] { heed::expanded_latent_attention(no_query, e.latent, e.w); },
+                         {"heed::expanded_latent_attention: query: a null pointer"});
+  latent_example<float> empty(3, 5, 2, 6, 0, 0, 3);  // heads of no dimensions: every key weighs the same
+  CHECK(heed::latent_attention(empty.query, empty.latent, empty.w).allFinite());
+  CHECK(heed::expanded_latent_attention(empty.query, empty.latent, empty.w).allFinite());
+  heed::latent_weights<float> none;
+  testing::check_refused([&] { none.d_nope(); }, {"num_heads", "0"});
+  testing::check_refused([&] { none.d_v(); }, {"num_heads", "0"});
+}

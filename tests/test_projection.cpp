@@ -112,6 +112,34 @@ TEST_CASE("the projections refuse weights that do not fit") {
   testing::check_refused([&] { project_qkv(l.x, l.w_q, bad, l.w_v); }, {"w_k: rows 5", "d_model 4"});
   testing::check_refused([&] { project_qkv(l.x, l.w_q, l.w_k, bad); }, {"heed::project_qkv:", "w_v: rows 5", "d_model 4"});
   const heed::rows<float> wide = heed::rows<float>::Zero(4, 7);
-  testing::check_refused([&] { self_attention(l.x, l.w_q, wide, l.w_v); }, {"key: head_dim 7", "query's head_dim 3"});
-  testing::check_refused([&] { self_attention_batch(l.x, 4, l.w_q, l.w_k, l.w_v); }, {"query: 6", "batch 4"});
+  testing::check_refused([&] { self_attention(l.x, l.w_q, wide, l.w_v); },
+                         {"heed::self_attention: key: head_dim 7", "query's head_dim 3"});
+  testing::check_refused([&] { self_attention_batch(l.x, 4, l.w_q, l.w_k, l.w_v); },
+                         {"heed::self_attention_batch: query: 6", "batch 4"});
+}
+
+TEST_CASE("what is built on the projections refuses by its own name") {
+  const layer<float> l(6, 4, 4, 4);
+  const heed::rows<float> bad = heed::rows<float>::Zero(5, 4), w_o = heed::rows<float>::Zero(4, 4);
+  const testing::mask mask = testing::mask::Constant(5, 5, true);
+  heed::attention_options wrong;
+  wrong.softcap = -1;
+  const auto check = [&](const std::string& name, const auto& call) {
+    const auto refused = [&](const auto& weights, const auto& options, const char* word, const auto&... terms) {
+      testing::check_refused([&] { call(weights, options, terms...); }, {"heed::" + name + ": ", word});
+    };
+    refused(bad, heed::attention_options(), "w_k: rows 5");
+    refused(l.w_k, wrong, "softcap");
+    refused(l.w_k, heed::attention_options(), "keep has n_q 5", heed::keep(mask));
+  };
+  check("self_attention", [&](const auto& w_k, const auto& options, const auto&... terms) {
+    self_attention(l.x, l.w_q, w_k, l.w_v, options, terms...);
+  });
+  check("self_attention_batch", [&](const auto& w_k, const auto& options, const auto&... terms) {
+    self_attention_batch(l.x, 2, l.w_q, w_k, l.w_v, options, terms...);
+  });
+  check("multi_head_self_attention", [&](const auto& w_k, const auto& options, const auto&... terms) {
+    heed::multi_head_self_attention(l.x, l.w_q, w_k, l.w_v, w_o, 2, 2, options, 2, terms...);
+  });
+  testing::check_refused([&] { project(l.x, l.w_q, wrong); }, {"heed::project: softcap"});
 }

@@ -115,9 +115,11 @@ TEST_CASE("heads of RWKV-7 are independent, on any number of threads") {
 
 TEST_CASE("RWKV-7 refuses what does not fit, before it writes") {
   const rwkv_example<float> e(6, 4, 3, 1);
-  testing::check_refused([&] { heed::rwkv7(e.r, random_rows<float>(6, 5, 1), e.k, e.v, e.a, e.b); }, {"rwkv7", "decay", "5", "4"});
+  testing::check_refused([&] { heed::rwkv7(e.r, random_rows<float>(6, 5, 1), e.k, e.v, e.a, e.b); }, {"heed::rwkv7: decay", "5", "4"});
   testing::check_refused([&] { heed::rwkv7(e.r, e.w, random_rows<float>(7, 4, 1), e.v, e.a, e.b); }, {"key", "length", "7", "6"});
   heed::rows<float> state = heed::rows<float>::Constant(4, 4, 7);
   testing::check_refused([&] { heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, heed::carry(state)); }, {"carry: rows", "4", "3"});
+  heed::rows<float> none;
+  testing::check_refused([&] { heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, heed::carry(none)); }, {"carry: rows", "0", "3"});
   CHECK((state.array() == 7).all());
 }

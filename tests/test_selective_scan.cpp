@@ -157,12 +157,20 @@ TEST_CASE("batch entries and groups of the selective scan share a and the weight
 TEST_CASE("the selective scan refuses what does not fit, before it writes") {
   const scan_example<float> e(6, 4, 3, false, 1);
   testing::check_refused([&] { heed::selective_scan(e.u, random_rows<float>(6, 5, 1), e.a, e.b, e.c); },
-                         {"selective_scan", "dt", "5", "4"});
+                         {"heed::selective_scan: dt", "5", "4"});
   testing::check_refused([&] { heed::selective_scan(e.u, e.dt, random_rows<float>(5, 3, 1), e.b, e.c); }, {"a: rows", "5", "4"});
   testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, random_rows<float>(6, 2, 1), e.c); }, {"b: d_state", "2", "3"});
   testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, random_rows<float>(7, 3, 1)); }, {"c: length", "7", "6"});
   heed::rows<float> state = heed::rows<float>::Constant(4, 4, 7);
   testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::carry(state)); },
                          {"carry: columns", "4", "3"});
+  heed::row_vector<float> none;
+  heed::selective_scan_options lazy;
+  lazy.threads = 0;
+  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, lazy); }, {"heed::selective_scan: threads", "0"});
+  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::skip(none)); }, {"skip", "channels 0", "4"});
+  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::step_bias(none)); },
+                         {"step_bias", "channels 0", "4"});
+  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::silu_gate(none)); }, {"silu_gate", "0", "6"});
   CHECK((state.array() == 7).all());
 }

@@ -10,6 +10,19 @@
 
 HEED_NAMESPACE_BEGIN
 
+namespace detail {
+/// attention by the name of the function that was called.
+template <typename Scalar, int Dk, int Dv, typename Query, typename Key, typename Value, typename... Terms>
+auto attend(const char* name, const Query& query, const Key& key, const Value& value, const attention_options& options,
+            const Terms&... terms) {
+  const inputs<Scalar, Dk, Dv, Query, Key, Value> in(name, query, key, value);
+  typename decltype(in)::output out(in.query.rows, in.value.cols);
+  workspace memory;
+  forward(make_problem(name, in.query, in.key, in.value, writable_view(out), {}, options, terms...), memory);
+  return out;
+}
+}  // namespace detail
+
 /// Attention(Q, K, V) = softmax(scale Q K^T) V, fused: O(n) memory (Vaswani et al. 2017, equation 1; Dao et al. 2022).
 ///
 /// query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> n_q x Dv. Any dense Eigen expression, any storage order; what lies in memory is
@@ -19,11 +32,7 @@ HEED_NAMESPACE_BEGIN
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value,
           typename... Terms>
 auto attention(const Query& query, const Key& key, const Value& value, const attention_options& options = {}, const Terms&... terms) {
-  const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("attention", query, key, value);
-  typename decltype(in)::output out(in.query.rows, in.value.cols);
-  workspace memory;
-  detail::forward(detail::make_problem("attention", in.query, in.key, in.value, writable_view(out), {}, options, terms...), memory);
-  return out;
+  return detail::attend<Scalar, Dk, Dv>("attention", query, key, value, options, terms...);
 }
 
 /// attention together with the natural-log sum of exponentials of each row: what merging, weights and gradients start from.

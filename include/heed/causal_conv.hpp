@@ -51,41 +51,36 @@ detail::channel_bias_term<typename Vector::Scalar> channel_bias(const Eigen::Den
   return {{bias.derived().data(), 1, 1, 1, bias.size(), 0, 0, 0, bias.derived().innerStride()}};
 }
 
-/// A convolution along time of each channel with its own few weights, which looks back only (the short convolution before Mamba's scan
-/// and before DeltaNet's keys). With z = [past | x], past the last `taps` - 1 inputs before x:
-///   out(t, c) = activation(bias(c) + sum_i weight(c, i) z(t + i, c))
-///
-/// x [B, H, T, channels], weight [B, H, channels, taps] (batch and heads each their own or 1) -> out [B, H, T, channels]. Terms:
-/// channel_bias, and carry [B, H, taps - 1, channels], the past, oldest row first, which is left ready for the next call; without it
-/// the past is 0. Throws std::invalid_argument for sizes that do not fit together, before anything is written.
+namespace detail {
+/// causal_conv_into by the name of the function that was called.
 template <typename X, typename Weight, typename Scalar, typename... Terms>
-void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight, const tensor_view<Scalar>& out,
-                      const causal_conv_options& options, const Terms&... terms) {
-  constexpr const char* name = "causal_conv_into";
+void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_view<Weight>& weight, const tensor_view<Scalar>& out,
+                     const causal_conv_options& options, const Terms&... terms) {
   using Acc = accumulator_t<Scalar>;
   static_assert(std::is_same<std::remove_const_t<X>, Scalar>::value && std::is_same<std::remove_const_t<Weight>, Scalar>::value,
                 "x, weight and out must have one scalar type");
-  detail::causal_conv_terms<Scalar> given;
-  detail::add_terms(given, terms...);
-  detail::check_view(name, "x", x);
-  detail::check_view(name, "weight", weight);
+  causal_conv_terms<Scalar> given;
+  add_terms(given, terms...);
+  check_view(name, "x", x);
+  check_threads(name, options.threads);
+  check_view(name, "weight", weight);
   const index channels = x.cols, taps = weight.cols, past = taps - 1;
-  if (taps < 1) detail::fail_with("heed::", name, ": weight: taps must be 1 or more, but is ", taps);
-  detail::check_extent(name, "weight", "batch", weight.batch, x.batch);
-  detail::check_extent(name, "weight", "heads", weight.heads, x.heads);
-  detail::check_equal(name, "weight: channels", weight.rows, "x's channels", channels);
-  detail::check_sequence(name, "out", out, "x", x);
-  detail::check_equal(name, "out: channels", out.cols, "x's channels", channels);
+  if (taps < 1) fail_with("heed::", name, ": weight: taps must be 1 or more, but is ", taps);
+  check_extent(name, "weight", "batch", weight.batch, x.batch);
+  check_extent(name, "weight", "heads", weight.heads, x.heads);
+  check_equal(name, "weight: channels", weight.rows, "x's channels", channels);
+  check_sequence(name, "out", out, "x", x);
+  check_equal(name, "out: channels", out.cols, "x's channels", channels);
   if (given.channel_bias) {
-    detail::check_view(name, "channel_bias", *given.channel_bias);
-    detail::check_equal(name, "channel_bias: size", given.channel_bias->cols, "x's channels", channels);
+    check_view(name, "channel_bias", *given.channel_bias);
+    check_equal(name, "channel_bias: size", given.channel_bias->cols, "x's channels", channels);
   }
   if (options.activation > activation::silu)
-    detail::fail_with("heed::", name, ": activation must be none or silu, but is ", int(options.activation));
-  detail::check_carry(name, given.carry, x.batch, x.heads, past, "weight's taps - 1,", channels, "x's channels");
+    fail_with("heed::", name, ": activation must be none or silu, but is ", int(options.activation));
+  check_carry(name, given.carry, x.batch, x.heads, past, "weight's taps - 1,", channels, "x's channels");
 
-  detail::for_each_head(x.batch, x.heads, options, [&](index b, index h) {
-    const matrix_view<Weight> weights = detail::broadcast_head(weight, b, h);
+  for_each_head(x.batch, x.heads, options, [&](index b, index h) {
+    const matrix_view<Weight> weights = broadcast_head(weight, b, h);
     // Token t of z, which counts from the oldest input of the past.
     const auto z = [&](index t, index c) {
       if (t >= past) return Acc(x(b, h, t - past, c));
@@ -96,12 +91,26 @@ void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight
         Acc sum(0);
         for (index i = 0; i < taps; ++i) sum += Acc(weights(c, i)) * z(t + i, c);
         if (given.channel_bias) sum += Acc((*given.channel_bias)(0, 0, 0, c));
-        out(b, h, t, c) = Scalar(options.activation == activation::silu ? detail::silu(sum) : sum);
+        out(b, h, t, c) = Scalar(options.activation == activation::silu ? silu(sum) : sum);
       }
     if (given.carry)
       for (index t = 0; t < past; ++t)  // ascending: a row is read before it is written
         for (index c = 0; c < channels; ++c) (*given.carry)(b, h, t, c) = z(x.rows + t, c);
   });
+}
+}  // namespace detail
+
+/// A convolution along time of each channel with its own few weights, which looks back only (the short convolution before Mamba's scan
+/// and before DeltaNet's keys). With z = [past | x], past the last `taps` - 1 inputs before x:
+///   out(t, c) = activation(bias(c) + sum_i weight(c, i) z(t + i, c))
+///
+/// x [B, H, T, channels], weight [B, H, channels, taps] (batch and heads each their own or 1) -> out [B, H, T, channels]. Terms:
+/// channel_bias, and carry [B, H, taps - 1, channels], the past, oldest row first, which is left ready for the next call; without it
+/// the past is 0. Throws std::invalid_argument for sizes that do not fit together, before anything is written.
+template <typename X, typename Weight, typename Scalar, typename... Terms>
+void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight, const tensor_view<Scalar>& out,
+                      const causal_conv_options& options, const Terms&... terms) {
+  detail::run_causal_conv("causal_conv_into", x, weight, out, options, terms...);
 }
 
 /// The same for one sequence: x T x channels, weight channels x taps -> T x channels.
@@ -112,7 +121,7 @@ auto causal_conv(const X& x, const Weight& weight, const causal_conv_options& op
   const detail::input<Scalar, X> x_in(x);
   const detail::input<Scalar, Weight> weight_in(weight);
   rows<Scalar> out(x_in.view.rows, x_in.view.cols);
-  causal_conv_into(x_in.view, weight_in.view, writable_view(out), options, terms...);
+  detail::run_causal_conv("causal_conv", x_in.view, weight_in.view, writable_view(out), options, terms...);
   return out;
 }
 

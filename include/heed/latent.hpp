@@ -5,6 +5,9 @@
 #include <heed/multi_head.hpp>
 #include <heed/tensor.hpp>
 
+#include <algorithm>
+#include <cmath>
+
 HEED_NAMESPACE_BEGIN
 
 // Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1): what is cached of a token is one latent vector c of d_c
@@ -20,28 +23,37 @@ struct latent_weights {
   index num_heads = 0, rope_dim = 0;
 
   index d_c() const { return w_uk.cols(); }
-  index d_nope() const { return w_uk.rows() / num_heads; }
-  index d_v() const { return w_uv.rows() / num_heads; }
+  /// Throw std::invalid_argument where num_heads does not divide the rows.
+  index d_nope() const {
+    detail::check_multiple("latent_weights", "w_uk", w_uk.rows(), "rows", "num_heads", num_heads);
+    return w_uk.rows() / num_heads;
+  }
+  index d_v() const {
+    detail::check_multiple("latent_weights", "w_uv", w_uv.rows(), "rows", "num_heads", num_heads);
+    return w_uv.rows() / num_heads;
+  }
 };
 
 namespace detail {
-template <typename Scalar>
-void check_latent(const char* function, index query_cols, index latent_cols, const latent_weights<Scalar>& w) {
-  if (w.num_heads < 1) fail_with("heed::", function, ": num_heads must be 1 or more, but is ", w.num_heads);
-  if (w.rope_dim < 0) fail_with("heed::", function, ": rope_dim must be 0 or more, but is ", w.rope_dim);
-  if (w.w_uk.rows() % w.num_heads != 0)
-    fail_with("heed::", function, ": w_uk: ", w.w_uk.rows(), " rows are not a multiple of num_heads ", w.num_heads);
-  if (w.w_uv.rows() % w.num_heads != 0)
-    fail_with("heed::", function, ": w_uv: ", w.w_uv.rows(), " rows are not a multiple of num_heads ", w.num_heads);
+template <typename Query, typename Latent, typename Scalar>
+void check_latent(const char* function, const Query& query, const Latent& latent, const latent_weights<Scalar>& w) {
+  if (w.rope_dim < 0 || w.rope_dim > latent.cols())
+    fail_with("heed::", function, ": rope_dim must be 0 or more and at most latent's columns ", latent.cols(), ", but is ",
+              w.rope_dim);
+  check_multiple(function, "w_uk", w.w_uk.rows(), "rows", "num_heads", w.num_heads);
+  check_multiple(function, "w_uv", w.w_uv.rows(), "rows", "num_heads", w.num_heads);
   check_equal(function, "w_uv: d_c", w.w_uv.cols(), "w_uk's d_c", w.w_uk.cols());
-  check_equal(function, "query: columns", query_cols, "num_heads * (d_nope + rope_dim)", w.num_heads * (w.d_nope() + w.rope_dim));
-  check_equal(function, "latent: columns", latent_cols, "d_c + rope_dim", w.d_c() + w.rope_dim);
+  check_memory(function, "query", query);
+  check_memory(function, "latent", latent);
+  constexpr const char* columns = "num_heads * (d_nope + rope_dim)";
+  check_equal(function, "query: columns", query.cols(), columns, product(function, columns, {w.num_heads, w.d_nope() + w.rope_dim}));
+  check_equal(function, "latent: columns", latent.cols(), "d_c + rope_dim", w.d_c() + w.rope_dim);
 }
 
 /// An absent scale is that of the heads' own width d_nope + rope_dim, in either form.
 template <typename Scalar>
 attention_options latent_options(attention_options options, const latent_weights<Scalar>& w) {
-  if (!options.scale) options.scale = 1 / std::sqrt(static_cast<double>(w.d_nope() + w.rope_dim));
+  if (!options.scale) options.scale = 1 / std::sqrt(static_cast<double>((std::max)(w.d_nope() + w.rope_dim, index(1))));
   return options;
 }
 }  // namespace detail
@@ -54,7 +66,7 @@ attention_options latent_options(attention_options options, const latent_weights
 template <typename Query, typename Latent, typename Scalar, typename... Terms>
 rows<Scalar> latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w,
                               const attention_options& options = {}, const Terms&... terms) {
-  detail::check_latent("latent_attention", query.cols(), latent.cols(), w);
+  detail::check_latent("latent_attention", query, latent, w);
   const index n = query.rows(), heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(), d_v = w.d_v(), width = d_c + w.rope_dim;
   const detail::input<Scalar, Latent> cache(latent);
   rows<Scalar> absorbed(n, heads * width), summed(n, heads * d_c), out(n, heads * d_v);
@@ -66,8 +78,10 @@ rows<Scalar> latent_attention(const Query& query, const Latent& latent, const la
   tensor_view<const Scalar> value = cache.view;
   value.cols = d_c;
   workspace memory;
-  multi_head_attention_into(split_heads(view(absorbed), heads), cache.view, value, split_heads(writable_view(summed), heads), {},
-                            detail::latent_options(options, w), memory, terms...);
+  detail::forward(
+      detail::make_problem<Scalar>("latent_attention", split_heads(view(absorbed), heads), cache.view, value,
+                                   split_heads(writable_view(summed), heads), {}, detail::latent_options(options, w), terms...),
+      memory);
   for (index h = 0; h < heads; ++h)
     out.middleCols(h * d_v, d_v).noalias() = summed.middleCols(h * d_c, d_c) * w.w_uv.middleRows(h * d_v, d_v).transpose();
   return out;
@@ -78,7 +92,7 @@ rows<Scalar> latent_attention(const Query& query, const Latent& latent, const la
 template <typename Query, typename Latent, typename Scalar, typename... Terms>
 rows<Scalar> expanded_latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w,
                                        const attention_options& options = {}, const Terms&... terms) {
-  detail::check_latent("expanded_latent_attention", query.cols(), latent.cols(), w);
+  detail::check_latent("expanded_latent_attention", query, latent, w);
   const index heads = w.num_heads, d_nope = w.d_nope(), d_v = w.d_v(), width = d_nope + w.rope_dim;
   rows<Scalar> keys(latent.rows(), heads * width);
   const rows<Scalar> values = latent.leftCols(w.d_c()) * w.w_uv.transpose();
@@ -89,8 +103,10 @@ rows<Scalar> expanded_latent_attention(const Query& query, const Latent& latent,
   const detail::input<Scalar, Query> q(query);
   rows<Scalar> out(query.rows(), heads * d_v);
   workspace memory;
-  multi_head_attention_into(split_heads(q.view, heads), split_heads(view(keys), heads), split_heads(view(values), heads),
-                            split_heads(writable_view(out), heads), {}, detail::latent_options(options, w), memory, terms...);
+  detail::forward(detail::make_problem<Scalar>("expanded_latent_attention", split_heads(q.view, heads), split_heads(view(keys), heads),
+                                               split_heads(view(values), heads), split_heads(writable_view(out), heads), {},
+                                               detail::latent_options(options, w), terms...),
+                  memory);
   return out;
 }
 

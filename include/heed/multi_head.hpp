@@ -7,14 +7,14 @@ HEED_NAMESPACE_BEGIN
 
 /// Attention of every head of every batch entry, through strided views: [B,H,N,D], [B,N,H,D], slices of a packed tensor, strides of 0.
 ///
-/// query [B, H, n_q, Dk], key [B, H_kv, n_kv, Dk], value [B, H_kv, n_kv, Dv] -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {} where it is not
-/// wanted. Query head h reads key/value head h / (H / H_kv): H_kv = H is multi-head, 1 multi-query, between them grouped-query attention
-/// (Ainslie et al. 2023). A row that sees no key is 0, its lse -infinity. Throws std::invalid_argument for sizes that do not fit together,
-/// H not a multiple of H_kv among them, before anything is written. Allocates nothing once `memory` has grown.
+/// query [B, H, n_q, Dk], key [B, H_kv, n_kv, Dk], value [B, H_kv, n_kv, Dv] -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {} where it
+/// is not wanted. Query head h reads key/value head h / (H / H_kv): H_kv = H is multi-head, 1 multi-query, between them grouped-query
+/// attention (Ainslie et al. 2023). A row that sees no key is 0, its lse -infinity. Throws std::invalid_argument for sizes that do not
+/// fit together, H not a multiple of H_kv among them, before anything is written. Allocates nothing once `memory` has grown.
 template <typename Query, typename Key, typename Value, typename Scalar, typename... Terms>
 void multi_head_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
-                               const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options,
-                               workspace& memory, const Terms&... terms) {
+                               const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
+                               const attention_options& options, workspace& memory, const Terms&... terms) {
   detail::forward(detail::make_problem<Scalar>("multi_head_attention_into", query, key, value, out, lse, options, terms...), memory);
 }
 
@@ -23,44 +23,45 @@ template <typename Query, typename Key, typename Value, typename Scalar, typenam
 void reference_multi_head_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
                                          const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
                                          const attention_options& options, const Terms&... terms) {
-  detail::reference(detail::make_problem<Scalar>("reference_multi_head_attention_into", query, key, value, out, lse, options, terms...));
+  detail::reference(
+      detail::make_problem<Scalar>("reference_multi_head_attention_into", query, key, value, out, lse, options, terms...));
 }
 
 namespace detail {
-inline void check_heads(const char* function, const char* what, index cols, const char* heads_name, index heads) {
-  if (heads < 1) fail_with("heed::", function, ": ", heads_name, " must be 1 or more, but is ", heads);
-  if (cols % heads != 0) fail_with("heed::", function, ": ", what, ": ", cols, " columns are not a multiple of ", heads_name, " ", heads);
+/// multi_head_attention by the name of the function that was called.
+template <typename Query, typename Key, typename Value, typename... Terms>
+auto packed_attention(const char* name, const Query& query, const Key& key, const Value& value, index num_heads, index num_kv_heads,
+                      const attention_options& options, index batch, const Terms&... terms) {
+  using Scalar = typename scalar_of<Query>::type;
+  const input<Scalar, Query> q(query);
+  const input<Scalar, Key> k(key);
+  const input<Scalar, Value> v(value);
+  check_multiple(name, "query", q.view.cols, "columns", "num_heads", num_heads);
+  check_multiple(name, "key", k.view.cols, "columns", "num_kv_heads", num_kv_heads);
+  check_multiple(name, "value", v.view.cols, "columns", "num_kv_heads", num_kv_heads);
+  check_multiple(name, "query", q.view.rows, "rows", "batch", batch);
+  check_multiple(name, "key", k.view.rows, "rows", "batch", batch);
+  check_equal(name, "value: kv_length", v.view.rows, "key's kv_length", k.view.rows);
+
+  rows<Scalar> out(q.view.rows, num_heads * (v.view.cols / num_kv_heads));
+  workspace memory;
+  forward(make_problem<Scalar>(name, split_heads(q.view, num_heads, batch), split_heads(k.view, num_kv_heads, batch),
+                               split_heads(v.view, num_kv_heads, batch), split_heads(writable_view(out), num_heads, batch), {},
+                               options, terms...),
+          memory);
+  return out;
 }
 }  // namespace detail
 
-/// Multi-head attention of one sequence (or of `batch` sequences of one length, one below the other) in the packed layout that projections
-/// leave: columns [h * d, (h + 1) * d) are head h.
+/// Multi-head attention of one sequence (or of `batch` sequences of one length, one below the other) in the packed layout that
+/// projections leave: columns [h * d, (h + 1) * d) are head h.
 ///
 /// query [batch * n_q, num_heads * Dk], key [batch * n_kv, num_kv_heads * Dk], value [batch * n_kv, num_kv_heads * Dv]
 /// -> [batch * n_q, num_heads * Dv]. Throws std::invalid_argument where sizes do not fit together.
 template <typename Query, typename Key, typename Value, typename... Terms>
 auto multi_head_attention(const Query& query, const Key& key, const Value& value, index num_heads, index num_kv_heads,
                           const attention_options& options = {}, index batch = 1, const Terms&... terms) {
-  constexpr const char* name = "multi_head_attention";
-  using Scalar = typename detail::scalar_of<Query>::type;
-  const detail::input<Scalar, Query> q(query);
-  const detail::input<Scalar, Key> k(key);
-  const detail::input<Scalar, Value> v(value);
-  detail::check_heads(name, "query", q.view.cols, "num_heads", num_heads);
-  detail::check_heads(name, "key", k.view.cols, "num_kv_heads", num_kv_heads);
-  detail::check_heads(name, "value", v.view.cols, "num_kv_heads", num_kv_heads);
-  if (batch < 1) detail::fail_with("heed::", name, ": batch must be 1 or more, but is ", batch);
-  if (q.view.rows % batch != 0) detail::fail_with("heed::", name, ": query: ", q.view.rows, " rows are not a multiple of batch ", batch);
-  if (k.view.rows % batch != 0) detail::fail_with("heed::", name, ": key: ", k.view.rows, " rows are not a multiple of batch ", batch);
-  detail::check_equal(name, "value: kv_length", v.view.rows, "key's kv_length", k.view.rows);
-
-  rows<Scalar> out(q.view.rows, num_heads * (v.view.cols / num_kv_heads));
-  workspace memory;
-  detail::forward(detail::make_problem<Scalar>(name, split_heads(q.view, num_heads, batch), split_heads(k.view, num_kv_heads, batch),
-                                               split_heads(v.view, num_kv_heads, batch),
-                                               split_heads(writable_view(out), num_heads, batch), {}, options, terms...),
-                  memory);
-  return out;
+  return detail::packed_attention("multi_head_attention", query, key, value, num_heads, num_kv_heads, options, batch, terms...);
 }
 
 HEED_NAMESPACE_END

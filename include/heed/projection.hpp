@@ -34,6 +34,63 @@ template <typename Scalar>
 matrix_view<Scalar> whole(const tensor_view<Scalar>& view) {
   return view.head(0, 0, 0, view.rows);
 }
+
+// The projections by the name of the function that was called.
+template <typename X, typename Weight, typename Out>
+void project_one(const char* name, const X& x, const Weight& weight, Out&& out, const attention_options& options, workspace& memory) {
+  check_projection_types<X, Weight>();
+  using Scalar = typename X::Scalar;
+  static_assert(std::is_same<Scalar, typename std::decay_t<Out>::Scalar>::value, "out must have the scalar type of x");
+  check_options<accumulator_t<Scalar>>(name, options);
+  check_equal(name, "weight: rows", weight.rows(), "x's d_model", x.cols());
+  check_equal(name, "out: rows", out.rows(), "x's rows", x.rows());
+  check_equal(name, "out: columns", out.cols(), "weight's columns", weight.cols());
+  const input<Scalar, X> x_in(x);
+  const input<Scalar, Weight> w_in(weight);
+  const tensor_view<Scalar> out_view = writable_view(out);
+  check_view(name, "x", x_in.view);
+  check_view(name, "weight", w_in.view);
+  check_view(name, "out", out_view);
+  project<Scalar, 1>(whole(x_in.view), {{whole(w_in.view), whole(out_view)}}, options, memory);
+}
+
+template <typename X, typename Weight>
+auto projected(const char* name, const X& x, const Weight& weight, const attention_options& options) {
+  check_projection_types<X, Weight>();
+  check_equal(name, "weight: rows", weight.rows(), "x's d_model", x.cols());
+  rows<typename X::Scalar, Weight::ColsAtCompileTime> out(x.rows(), weight.cols());
+  workspace memory;
+  project_one(name, x, weight, out, options, memory);
+  return out;
+}
+
+template <typename X, typename Wq, typename Wk, typename Wv>
+auto projected_qkv(const char* name, const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options) {
+  check_projection_types<X, Wq>();
+  check_projection_types<X, Wk>();
+  check_projection_types<X, Wv>();
+  using Scalar = typename X::Scalar;
+  check_options<accumulator_t<Scalar>>(name, options);
+  check_equal(name, "w_q: rows", w_q.rows(), "x's d_model", x.cols());
+  check_equal(name, "w_k: rows", w_k.rows(), "x's d_model", x.cols());
+  check_equal(name, "w_v: rows", w_v.rows(), "x's d_model", x.cols());
+  const input<Scalar, X> x_in(x);
+  const input<Scalar, Wq> q_in(w_q);
+  const input<Scalar, Wk> k_in(w_k);
+  const input<Scalar, Wv> v_in(w_v);
+  check_view(name, "x", x_in.view);
+  check_view(name, "w_q", q_in.view);
+  check_view(name, "w_k", k_in.view);
+  check_view(name, "w_v", v_in.view);
+  qkv<Scalar, Wq::ColsAtCompileTime, Wk::ColsAtCompileTime, Wv::ColsAtCompileTime> out(x.rows(), w_q.cols(), w_k.cols(), w_v.cols());
+  workspace memory;
+  project<Scalar, 3>(whole(x_in.view),
+                     {{whole(q_in.view), whole(writable_view(out.query))},
+                      {whole(k_in.view), whole(writable_view(out.key))},
+                      {whole(v_in.view), whole(writable_view(out.value))}},
+                     options, memory);
+  return out;
+}
 }  // namespace detail
 
 /// X W, a linear layer without bias, into the caller's own memory: x n x d_model, weight d_model x d_out -> out n x d_out.
@@ -44,55 +101,21 @@ matrix_view<Scalar> whole(const tensor_view<Scalar>& view) {
 /// when the inputs lie in memory.
 template <typename X, typename Weight, typename Out>
 void project_into(const X& x, const Weight& weight, Out&& out, const attention_options& options, workspace& memory) {
-  detail::check_projection_types<X, Weight>();
-  using Scalar = typename X::Scalar;
-  static_assert(std::is_same<Scalar, typename std::decay_t<Out>::Scalar>::value, "out must have the scalar type of x");
-  detail::check_options<accumulator_t<Scalar>>("project_into", options);
-  detail::check_equal("project_into", "weight: rows", weight.rows(), "x's d_model", x.cols());
-  detail::check_equal("project_into", "out: rows", out.rows(), "x's rows", x.rows());
-  detail::check_equal("project_into", "out: columns", out.cols(), "weight's columns", weight.cols());
-  const detail::input<Scalar, X> x_in(x);
-  const detail::input<Scalar, Weight> w_in(weight);
-  detail::project<Scalar, 1>(detail::whole(x_in.view), {{detail::whole(w_in.view), detail::whole(writable_view(out))}}, options,
-                             memory);
+  detail::project_one("project_into", x, weight, out, options, memory);
 }
 
 /// X W, a linear layer without bias: x n x d_model, weight d_model x d_out -> n x d_out. See project_into.
 /// Throws std::invalid_argument where x's columns are not weight's rows.
 template <typename X, typename Weight>
 auto project(const X& x, const Weight& weight, const attention_options& options = {}) {
-  detail::check_projection_types<X, Weight>();
-  detail::check_equal("project", "weight: rows", weight.rows(), "x's d_model", x.cols());
-  rows<typename X::Scalar, Weight::ColsAtCompileTime> out(x.rows(), weight.cols());
-  workspace memory;
-  project_into(x, weight, out, options, memory);
-  return out;
+  return detail::projected("project", x, weight, options);
 }
 
 /// Q = X W_Q, K = X W_K, V = X W_V, without bias: x n x d_model, w_q d_model x d_q, w_k d_model x d_k, w_v d_model x d_v.
 /// x is read once for all three. Throws std::invalid_argument where the sizes do not fit together. See project_into.
 template <typename X, typename Wq, typename Wk, typename Wv>
 auto project_qkv(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options = {}) {
-  detail::check_projection_types<X, Wq>();
-  detail::check_projection_types<X, Wk>();
-  detail::check_projection_types<X, Wv>();
-  using Scalar = typename X::Scalar;
-  detail::check_options<accumulator_t<Scalar>>("project_qkv", options);
-  detail::check_equal("project_qkv", "w_q: rows", w_q.rows(), "x's d_model", x.cols());
-  detail::check_equal("project_qkv", "w_k: rows", w_k.rows(), "x's d_model", x.cols());
-  detail::check_equal("project_qkv", "w_v: rows", w_v.rows(), "x's d_model", x.cols());
-  const detail::input<Scalar, X> x_in(x);
-  const detail::input<Scalar, Wq> q_in(w_q);
-  const detail::input<Scalar, Wk> k_in(w_k);
-  const detail::input<Scalar, Wv> v_in(w_v);
-  qkv<Scalar, Wq::ColsAtCompileTime, Wk::ColsAtCompileTime, Wv::ColsAtCompileTime> out(x.rows(), w_q.cols(), w_k.cols(), w_v.cols());
-  workspace memory;
-  detail::project<Scalar, 3>(detail::whole(x_in.view),
-                             {{detail::whole(q_in.view), detail::whole(writable_view(out.query))},
-                              {detail::whole(k_in.view), detail::whole(writable_view(out.key))},
-                              {detail::whole(v_in.view), detail::whole(writable_view(out.value))}},
-                             options, memory);
-  return out;
+  return detail::projected_qkv("project_qkv", x, w_q, w_k, w_v, options);
 }
 
 /// Self-attention of one sequence: attention(X W_Q, X W_K, X W_V).
@@ -102,16 +125,18 @@ auto project_qkv(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const 
 template <typename X, typename Wq, typename Wk, typename Wv, typename... Terms>
 auto self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options = {},
                     const Terms&... terms) {
-  const auto projected = project_qkv(x, w_q, w_k, w_v, options);
-  return attention(projected.query, projected.key, projected.value, options, terms...);
+  constexpr const char* name = "self_attention";
+  const auto in = detail::projected_qkv(name, x, w_q, w_k, w_v, options);
+  return detail::attend<deduced, Eigen::Dynamic, Eigen::Dynamic>(name, in.query, in.key, in.value, options, terms...);
 }
 
 /// Self-attention of `batch` sequences of one length, one below the other: x [batch * n, d_model] -> [batch * n, d_v].
 template <typename X, typename Wq, typename Wk, typename Wv, typename... Terms>
 auto self_attention_batch(const X& x, index batch, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options = {},
                           const Terms&... terms) {
-  const auto projected = project_qkv(x, w_q, w_k, w_v, options);
-  return multi_head_attention(projected.query, projected.key, projected.value, 1, 1, options, batch, terms...);
+  constexpr const char* name = "self_attention_batch";
+  const auto in = detail::projected_qkv(name, x, w_q, w_k, w_v, options);
+  return detail::packed_attention(name, in.query, in.key, in.value, 1, 1, options, batch, terms...);
 }
 
 /// The whole multi-head layer (Vaswani et al. 2017, section 3.2.2) of `batch` sequences of one length, one below the other: the three
@@ -125,13 +150,13 @@ auto multi_head_self_attention(const X& x, const Wq& w_q, const Wk& w_k, const W
                                index num_kv_heads, const attention_options& options = {}, index batch = 1, const Terms&... terms) {
   constexpr const char* name = "multi_head_self_attention";
   detail::check_projection_types<X, Wo>();
-  detail::check_heads(name, "w_q", w_q.cols(), "num_heads", num_heads);
-  detail::check_heads(name, "w_k", w_k.cols(), "num_kv_heads", num_kv_heads);
-  detail::check_heads(name, "w_v", w_v.cols(), "num_kv_heads", num_kv_heads);
+  detail::check_multiple(name, "w_q", w_q.cols(), "columns", "num_heads", num_heads);
+  detail::check_multiple(name, "w_k", w_k.cols(), "columns", "num_kv_heads", num_kv_heads);
+  detail::check_multiple(name, "w_v", w_v.cols(), "columns", "num_kv_heads", num_kv_heads);
   detail::check_equal(name, "w_o: rows", w_o.rows(), "num_heads * d_v", num_heads * (w_v.cols() / num_kv_heads));
-  const auto projected = project_qkv(x, w_q, w_k, w_v, options);
-  return project(
-      multi_head_attention(projected.query, projected.key, projected.value, num_heads, num_kv_heads, options, batch, terms...), w_o,
+  const auto in = detail::projected_qkv(name, x, w_q, w_k, w_v, options);
+  return detail::projected(
+      name, detail::packed_attention(name, in.query, in.key, in.value, num_heads, num_kv_heads, options, batch, terms...), w_o,
       options);
 }
 

@@ -23,6 +23,54 @@ struct rwkv7_terms {
 };
 }  // namespace detail
 
+namespace detail {
+/// multi_head_rwkv7_into by the name of the function that was called.
+template <typename R, typename W, typename K, typename V, typename A, typename B, typename Scalar, typename... Terms>
+void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_view<W>& decay, const tensor_view<K>& key,
+               const tensor_view<V>& value, const tensor_view<A>& a, const tensor_view<B>& b, const tensor_view<Scalar>& out,
+               const recurrence_options& options, const Terms&... terms) {
+  using Acc = accumulator_t<Scalar>;
+  static_assert(std::is_same<std::remove_const_t<W>, Acc>::value,
+                "decay must have the scalar of the state: float for half and bfloat16");
+  rwkv7_terms<Acc> given;
+  add_terms(given, terms...);
+  check_view(name, "receptance", receptance);
+  check_threads(name, options.threads);
+  const index d_k = receptance.cols, d_v = value.cols;
+  const auto check = [&](const char* what, const auto& view, index dim, const char* whose) {
+    check_sequence(name, what, view, "receptance", receptance);
+    if (view.cols != dim)
+      fail_with("heed::", name, ": ", what, ": head_dim ", view.cols, " does not match ", whose, "'s head_dim ", dim);
+  };
+  check("decay", decay, d_k, "receptance");
+  check("key", key, d_k, "receptance");
+  check("a", a, d_k, "receptance");
+  check("b", b, d_k, "receptance");
+  check("value", value, d_v, "value");
+  check("out", out, d_v, "value");
+  check_carry(name, given.carry, receptance.batch, receptance.heads, d_v, "value's head_dim", d_k, "receptance's head_dim");
+
+  for_each_head(receptance.batch, receptance.heads, options, [&](index entry, index h) {
+    loaded_state<Acc> state(given.carry, entry, h, d_v, d_k);
+    state_row<Acc> rt(d_k), wt(d_k), kt(d_k), at(d_k), bt(d_k);
+    for (index t = 0; t < receptance.rows; ++t) {
+      load_row(receptance, entry, h, t, rt);
+      load_row(decay, entry, h, t, wt);
+      load_row(key, entry, h, t, kt);
+      load_row(a, entry, h, t, at);
+      load_row(b, entry, h, t, bt);
+      for (index c = 0; c < d_v; ++c) {
+        Eigen::Map<state_row<Acc>> row(state.value.data() + c * d_k, d_k);
+        const Acc removed = (row * at).sum();
+        row = row * wt + removed * bt + Acc(value(entry, h, t, c)) * kt;
+        out(entry, h, t, c) = Scalar(Acc((row * rt).sum()));
+      }
+    }
+    state.store();
+  });
+}
+}  // namespace detail
+
 /// The recurrence of RWKV-7 (Peng et al. 2025, equation 17) for every head of every batch entry. The state S, d_v x d_k, is first
 /// changed,
 ///   S = S diag(w) + (S a) b^T + v k^T,   then read,   o = S r.
@@ -35,45 +83,7 @@ template <typename R, typename W, typename K, typename V, typename A, typename B
 void multi_head_rwkv7_into(const tensor_view<R>& receptance, const tensor_view<W>& decay, const tensor_view<K>& key,
                            const tensor_view<V>& value, const tensor_view<A>& a, const tensor_view<B>& b,
                            const tensor_view<Scalar>& out, const recurrence_options& options, const Terms&... terms) {
-  constexpr const char* name = "multi_head_rwkv7_into";
-  using Acc = accumulator_t<Scalar>;
-  static_assert(std::is_same<std::remove_const_t<W>, Acc>::value,
-                "decay must have the scalar of the state: float for half and bfloat16");
-  detail::rwkv7_terms<Acc> given;
-  detail::add_terms(given, terms...);
-  detail::check_view(name, "receptance", receptance);
-  const index d_k = receptance.cols, d_v = value.cols;
-  const auto check = [&](const char* what, const auto& view, index dim, const char* whose) {
-    detail::check_sequence(name, what, view, "receptance", receptance);
-    if (view.cols != dim)
-      detail::fail_with("heed::", name, ": ", what, ": head_dim ", view.cols, " does not match ", whose, "'s head_dim ", dim);
-  };
-  check("decay", decay, d_k, "receptance");
-  check("key", key, d_k, "receptance");
-  check("a", a, d_k, "receptance");
-  check("b", b, d_k, "receptance");
-  check("value", value, d_v, "value");
-  check("out", out, d_v, "value");
-  detail::check_carry(name, given.carry, receptance.batch, receptance.heads, d_v, "value's head_dim", d_k, "receptance's head_dim");
-
-  detail::for_each_head(receptance.batch, receptance.heads, options, [&](index entry, index h) {
-    detail::loaded_state<Acc> state(given.carry, entry, h, d_v, d_k);
-    detail::state_row<Acc> rt(d_k), wt(d_k), kt(d_k), at(d_k), bt(d_k);
-    for (index t = 0; t < receptance.rows; ++t) {
-      detail::load_row(receptance, entry, h, t, rt);
-      detail::load_row(decay, entry, h, t, wt);
-      detail::load_row(key, entry, h, t, kt);
-      detail::load_row(a, entry, h, t, at);
-      detail::load_row(b, entry, h, t, bt);
-      for (index c = 0; c < d_v; ++c) {
-        Eigen::Map<detail::state_row<Acc>> row(state.value.data() + c * d_k, d_k);
-        const Acc removed = (row * at).sum();
-        row = row * wt + removed * bt + Acc(value(entry, h, t, c)) * kt;
-        out(entry, h, t, c) = Scalar(Acc((row * rt).sum()));
-      }
-    }
-    state.store();
-  });
+  detail::run_rwkv7("multi_head_rwkv7_into", receptance, decay, key, value, a, b, out, options, terms...);
 }
 
 /// The same for one head: receptance, decay, key, a and b T x d_k, value T x d_v -> T x d_v.
@@ -90,7 +100,8 @@ auto rwkv7(const R& receptance, const W& decay, const K& key, const V& value, co
   const detail::input<Scalar, A> a_in(a);
   const detail::input<Scalar, B> b_in(b);
   rows<Scalar> out(v_in.view.rows, v_in.view.cols);
-  multi_head_rwkv7_into(r_in.view, w_in.view, k_in.view, v_in.view, a_in.view, b_in.view, writable_view(out), {}, terms...);
+  detail::run_rwkv7("rwkv7", r_in.view, w_in.view, k_in.view, v_in.view, a_in.view, b_in.view, writable_view(out),
+                    recurrence_options(), terms...);
   return out;
 }
 

@@ -89,6 +89,78 @@ detail::silu_gate_term<typename Derived::Scalar> silu_gate(const Eigen::DenseBas
   return {view(z)};
 }
 
+namespace detail {
+/// selective_scan_into by the name of the function that was called.
+template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar, typename... Terms>
+void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a,
+                        const tensor_view<B>& b, const tensor_view<C>& c, const tensor_view<Scalar>& out,
+                        const selective_scan_options& options, const Terms&... terms) {
+  using Acc = accumulator_t<Scalar>;
+  static_assert(std::is_same<std::remove_const_t<A>, Acc>::value, "a must have the scalar of the state: float for half and bfloat16");
+  selective_scan_terms<Scalar> given;
+  add_terms(given, terms...);
+  check_view(name, "u", u);
+  check_threads(name, options.threads);
+  const index channels = u.cols, d_state = a.cols;
+  const auto check = [&](const char* what, const auto& view, const char* axis, index cols, const char* whose, index wanted) {
+    check_sequence(name, what, view, "u", u);
+    if (cols != wanted) fail_with("heed::", name, ": ", what, ": ", axis, " ", cols, " does not match ", whose, " ", wanted);
+  };
+  const auto check_broadcast = [&](const char* what, const auto& view) {
+    check_view(name, what, view);
+    check_extent(name, what, "batch", view.batch, u.batch);
+    check_extent(name, what, "heads", view.heads, u.heads);
+  };
+  const auto check_channels = [&](const char* what, const auto& view) {
+    if (!view) return;
+    check_broadcast(what, *view);
+    check_extent(name, what, "channels", view->cols, channels);
+    check_equal(name, what, view->rows, "one number a channel, rows", index(1));
+  };
+  check("dt", dt, "channels", dt.cols, "u's channels", channels);
+  check_broadcast("a", a);
+  check_equal(name, "a: rows", a.rows, "u's channels", channels);
+  check("b", b, "d_state", b.cols, "a's d_state", d_state);
+  check("c", c, "d_state", c.cols, "a's d_state", d_state);
+  check("out", out, "channels", out.cols, "u's channels", channels);
+  check_channels("skip", given.skip);
+  check_channels("step_bias", given.step_bias);
+  if (given.silu_gate) check("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u's channels", channels);
+  check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state, "a's d_state");
+
+  for_each_head(u.batch, u.heads, options, [&](index entry, index g) {
+    loaded_state<Acc> state(given.carry, entry, g, channels, d_state);
+    loaded_state<Acc> rate(std::nullopt, 0, 0, channels, d_state);
+    const matrix_view<A> rates = broadcast_head(a, entry, g);
+    for (index i = 0; i < channels; ++i)
+      for (index n = 0; n < d_state; ++n) rate.value(i, n) = rates(i, n);
+    matrix_view<const Acc> skips, biases;
+    if (given.skip) skips = broadcast_head(*given.skip, entry, g);
+    if (given.step_bias) biases = broadcast_head(*given.step_bias, entry, g);
+
+    state_row<Acc> bt(d_state), ct(d_state);
+    for (index t = 0; t < u.rows; ++t) {
+      load_row(b, entry, g, t, bt);
+      load_row(c, entry, g, t, ct);
+      for (index i = 0; i < channels; ++i) {
+        const Acc input(u(entry, g, t, i));
+        Acc step(dt(entry, g, t, i));
+        if (biases.data) step += biases(0, i);
+        if (options.softplus) step = softplus(step);
+        Eigen::Map<state_row<Acc>> x(state.value.data() + i * d_state, d_state);
+        const Eigen::Map<const state_row<Acc>> rates_i(rate.value.data() + i * d_state, d_state);
+        x = (step * rates_i).exp() * x + (step * input) * bt;
+        Acc y = (x * ct).sum();
+        if (skips.data) y += skips(0, i) * input;
+        if (given.silu_gate) y *= silu(Acc((*given.silu_gate)(entry, g, t, i)));
+        out(entry, g, t, i) = Scalar(y);
+      }
+    }
+    state.store();
+  });
+}
+}  // namespace detail
+
 /// Mamba's selective scan (S6; Gu and Dao 2023, algorithm 2) for every group of every batch entry. Each channel has a state x of
 /// d_state numbers:
 ///   x = exp(dt A) x + dt u B;   y = C . x + D u, times silu(z)
@@ -100,69 +172,7 @@ template <typename U, typename Dt, typename A, typename B, typename C, typename 
 void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a, const tensor_view<B>& b,
                          const tensor_view<C>& c, const tensor_view<Scalar>& out, const selective_scan_options& options,
                          const Terms&... terms) {
-  constexpr const char* name = "selective_scan_into";
-  using Acc = accumulator_t<Scalar>;
-  static_assert(std::is_same<std::remove_const_t<A>, Acc>::value, "a must have the scalar of the state: float for half and bfloat16");
-  detail::selective_scan_terms<Scalar> given;
-  detail::add_terms(given, terms...);
-  detail::check_view(name, "u", u);
-  const index channels = u.cols, d_state = a.cols;
-  const auto check = [&](const char* what, const auto& view, const char* axis, index cols, const char* whose, index wanted) {
-    detail::check_sequence(name, what, view, "u", u);
-    if (cols != wanted) detail::fail_with("heed::", name, ": ", what, ": ", axis, " ", cols, " does not match ", whose, " ", wanted);
-  };
-  const auto check_broadcast = [&](const char* what, const auto& view) {
-    detail::check_view(name, what, view);
-    detail::check_extent(name, what, "batch", view.batch, u.batch);
-    detail::check_extent(name, what, "heads", view.heads, u.heads);
-  };
-  const auto check_channels = [&](const char* what, const auto& view) {
-    if (!view) return;
-    check_broadcast(what, *view);
-    detail::check_extent(name, what, "channels", view->cols, channels);
-    detail::check_equal(name, what, view->rows, "one number a channel, rows", index(1));
-  };
-  check("dt", dt, "channels", dt.cols, "u's channels", channels);
-  check_broadcast("a", a);
-  detail::check_equal(name, "a: rows", a.rows, "u's channels", channels);
-  check("b", b, "d_state", b.cols, "a's d_state", d_state);
-  check("c", c, "d_state", c.cols, "a's d_state", d_state);
-  check("out", out, "channels", out.cols, "u's channels", channels);
-  check_channels("skip", given.skip);
-  check_channels("step_bias", given.step_bias);
-  if (given.silu_gate) check("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u's channels", channels);
-  detail::check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state, "a's d_state");
-
-  detail::for_each_head(u.batch, u.heads, options, [&](index entry, index g) {
-    detail::loaded_state<Acc> state(given.carry, entry, g, channels, d_state);
-    detail::loaded_state<Acc> rate(std::nullopt, 0, 0, channels, d_state);
-    const matrix_view<A> rates = detail::broadcast_head(a, entry, g);
-    for (index i = 0; i < channels; ++i)
-      for (index n = 0; n < d_state; ++n) rate.value(i, n) = rates(i, n);
-    matrix_view<const Acc> skips, biases;
-    if (given.skip) skips = detail::broadcast_head(*given.skip, entry, g);
-    if (given.step_bias) biases = detail::broadcast_head(*given.step_bias, entry, g);
-
-    detail::state_row<Acc> bt(d_state), ct(d_state);
-    for (index t = 0; t < u.rows; ++t) {
-      detail::load_row(b, entry, g, t, bt);
-      detail::load_row(c, entry, g, t, ct);
-      for (index i = 0; i < channels; ++i) {
-        const Acc input(u(entry, g, t, i));
-        Acc step(dt(entry, g, t, i));
-        if (biases.data) step += biases(0, i);
-        if (options.softplus) step = detail::softplus(step);
-        Eigen::Map<detail::state_row<Acc>> x(state.value.data() + i * d_state, d_state);
-        const Eigen::Map<const detail::state_row<Acc>> rates_i(rate.value.data() + i * d_state, d_state);
-        x = (step * rates_i).exp() * x + (step * input) * bt;
-        Acc y = (x * ct).sum();
-        if (skips.data) y += skips(0, i) * input;
-        if (given.silu_gate) y *= detail::silu(Acc((*given.silu_gate)(entry, g, t, i)));
-        out(entry, g, t, i) = Scalar(y);
-      }
-    }
-    state.store();
-  });
+  detail::run_selective_scan("selective_scan_into", u, dt, a, b, c, out, options, terms...);
 }
 
 /// The same for one sequence: u and dt T x channels, a channels x d_state, b and c T x d_state -> T x channels.
@@ -178,7 +188,8 @@ auto selective_scan(const U& u, const Dt& dt, const A& a, const B& b, const C& c
   const detail::input<Scalar, B> b_in(b);
   const detail::input<Scalar, C> c_in(c);
   rows<Scalar> out(u_in.view.rows, u_in.view.cols);
-  selective_scan_into(u_in.view, dt_in.view, a_in.view, b_in.view, c_in.view, writable_view(out), options, terms...);
+  detail::run_selective_scan("selective_scan", u_in.view, dt_in.view, a_in.view, b_in.view, c_in.view, writable_view(out), options,
+                             terms...);
   return out;
 }
 

@@ -45,8 +45,7 @@ namespace detail {
 /// Runs work(batch entry, head) for every head, shared out among the call's threads.
 template <typename Options, typename Work>
 void for_each_head(index batch, index heads, const Options& options, const Work& work) {
-  const int workers = options.executor ? options.executor->workers() : options.threads;
-  for_each_task(batch * heads, workers, options.executor, [&](index task, int) { work(task / heads, task % heads); });
+  for_each_task(batch * heads, workers_of(options), options.executor, [&](index task, int) { work(task / heads, task % heads); });
 }
 
 /// Batch, heads and length of one argument must be those of the argument that the function goes by.
