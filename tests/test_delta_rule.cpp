@@ -125,8 +125,8 @@ TEST_CASE("the delta rule refuses what does not fit") {
   const heed::row_vector<float> beta = heed::row_vector<float>::Ones(6), other = heed::row_vector<float>::Ones(5);
   testing::check_refused([&] { heed::delta_rule(q, q, v, other); }, {"delta_rule", "beta", "5", "6"});
   const heed::row_vector<float> none;  // would be linear attention
-  testing::check_refused([&] { heed::delta_rule(q, q, v, none); }, {"heed::delta_rule:", "beta: 0", "6"});
-  testing::check_refused([&] { heed::recurrent_delta_rule(q, q, v, none); }, {"heed::recurrent_delta_rule:", "beta: 0", "6"});
+  testing::check_refused([&] { heed::delta_rule(q, q, v, none); }, {"heed::delta_rule:", "beta", "length 0", "6"});
+  testing::check_refused([&] { heed::recurrent_delta_rule(q, q, v, none); }, {"heed::recurrent_delta_rule:", "beta", "length 0", "6"});
   testing::check_refused([&] { heed::delta_rule(q, q, random_rows<float>(7, 3, 1), beta); }, {"value: length", "7", "6"});
   testing::check_refused([&] { heed::delta_rule(q, q, v, beta, {}, heed::log_gate(random_rows<float>(6, 2, 1))); },
                          {"log_gate", "2", "4"});

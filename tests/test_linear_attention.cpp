@@ -190,6 +190,45 @@ TEST_CASE("groups of query heads, batches and strides are the same head by head,
   }
 }
 
+TEST_CASE("a positive log_gate is refused wherever it stands") {
+  linear_example<float> e(6, 20, 3, 20, 1);
+  const auto refused = [&](const std::vector<std::string>& words) {
+    heed::rows<float> state = e.state;
+    testing::check_refused([&] { e.run(0, 6, false, state); }, words);
+    testing::check_refused([&] { e.run(0, 6, true, state); }, words);
+    CHECK(state == e.state);
+  };
+  e.log_gate(4, 17) = 100;
+  refused({"linear_attention: log_gate", "100", "[0, 0, 4, 17]"});
+  e.with_beta(1);
+  refused({"delta_rule: log_gate", "100", "[0, 0, 4, 17]"});
+  e = linear_example<float>(6, 4, 3, 1, 1);
+  e.log_gate(5, 0) = 1e-6f;
+  refused({"log_gate", "1e-06", "[0, 0, 5, 0]"});
+  e.log_gate.setZero();
+  e.log_gate(2, 0) = -std::numeric_limits<float>::infinity();
+  CHECK(e.run(false).out.allFinite());
+}
+
+TEST_CASE("a term of linear attention that is given is held against the call, an empty one too") {
+  const heed::rows<float> q = random_rows<float>(6, 4, 1), k = random_rows<float>(6, 4, 2), v = random_rows<float>(6, 3, 3);
+  const heed::row_vector<float> none;
+  heed::rows<float> no_state;
+  float* const nowhere = nullptr;
+  const auto refused = [&](const auto& term, const std::vector<std::string>& words) {
+    testing::check_refused([&] { heed::linear_attention(q, k, v, {}, term); }, words);
+    testing::check_refused([&] { heed::recurrent_linear_attention(q, k, v, {}, term); }, words);
+  };
+  refused(heed::log_gate(none), {"linear_attention: log_gate has length 0", "6"});
+  refused(heed::log_gate(heed::tensor_view<const float>()), {"log_gate has batch 0"});
+  refused(heed::log_gate(heed::bhnd(nowhere, 1, 1, 6, 4)), {"log_gate: a null pointer to 1 x 1 x 6 x 4"});
+  refused(heed::bonus(none), {"bonus has head_dim 0", "4"});
+  refused(heed::carry(no_state), {"carry: rows 0", "4"});
+  refused(heed::carry(heed::bhnd(nowhere, 1, 1, 4, 3)), {"carry: a null pointer to 1 x 1 x 4 x 3"});
+  testing::check_refused([&] { heed::retention_log_gates<float>(-1); }, {"heed::retention_log_gates: num_heads", "-1"});
+  CHECK(heed::linear_attention(q, k, v, {}, heed::when(false, heed::log_gate(none))) == heed::linear_attention(q, k, v));
+}
+
 TEST_CASE("linear attention refuses what does not fit, before it writes") {
   const heed::rows<float> q = random_rows<float>(6, 4, 1), k = q, v = random_rows<float>(6, 3, 2);
   const auto refused = [](const auto& call, const std::vector<std::string>& words) { testing::check_refused(call, words); };

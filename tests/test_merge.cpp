@@ -1,6 +1,7 @@
 #include <heed/merge.hpp>
 #include <heed/reference.hpp>
 
+#include <limits>
 #include <vector>
 
 #include "support/example.hpp"
@@ -69,6 +70,20 @@ TEST_CASE("parts of other sizes are refused") {
   const heed::attention_result<double> two_rows(2, 4), three_rows(3, 4), narrow(2, 3);
   testing::check_refused([&] { heed::merge(two_rows, three_rows); }, {"heed::merge", "n_q 3", "2"});
   testing::check_refused([&] { heed::merge(two_rows, narrow); }, {"heed::merge", "head_dim 3", "4"});
+  testing::check_refused([&] { heed::attention_result<double>(-1, 4); }, {"heed::attention_result: n_q", "-1"});
   std::vector<heed::attention_result<double>> none;
   testing::check_refused([&] { heed::merge(none.begin(), none.end()); }, {"heed::merge", "part", "0"});
+}
+
+TEST_CASE("an lse of +infinity or NaN makes the row NaN where another part saw keys, and only that row") {
+  heed::attention_result<float> a(3, 2), b(3, 2);
+  a.out.setOnes();
+  b.out.setOnes();
+  a.lse << std::numeric_limits<float>::infinity(), 0, std::numeric_limits<float>::quiet_NaN();
+  b.lse << 0, 0, 1;
+  for (const auto& merged : {heed::merge(a, b), heed::merge(b, a)})
+    for (heed::index i = 0; i < 3; ++i) {
+      CHECK(std::isnan(merged.lse(i)) == (i != 1));
+      CHECK(std::isnan(merged.out(i, 0)) == (i != 1));
+    }
 }

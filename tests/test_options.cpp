@@ -6,6 +6,7 @@
 #include <heed/weights.hpp>
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 
 #include "support/example.hpp"
@@ -44,6 +45,44 @@ TEST_CASE("options that are out of range are refused, with their value") {
   refuse([](heed::attention_options& o) { o.window_left = -2; }, {"window_left", "-2"});
   refuse([](heed::attention_options& o) { o.window_right = -3; }, {"window_right", "-3"});
   refuse([](heed::attention_options& o) { o.threads = 0; }, {"threads", "0"});
+  refuse([](heed::attention_options& o) { o.causal = heed::causal(9); }, {"causal", "9"});
+  refuse([](heed::attention_options& o) { o.target = heed::isa(99); }, {"target", "99"});
+}
+
+TEST_CASE("a scale or softcap that the scores' type cannot hold is refused, on every path") {
+  constexpr double least = std::numeric_limits<float>::min(), most = std::numeric_limits<float>::max() * 0.69;
+  for (const double x : {1e300, 1e-50, -1e300, -1e-50, 3e38}) {
+    std::ostringstream number;
+    number << x;
+    refuse([&](heed::attention_options& o) { o.scale = x; }, {"scale", number.str()});
+    if (x > 0) refuse([&](heed::attention_options& o) { o.softcap = x; }, {"softcap", number.str()});
+    const testing::example<double> e(3, 5, 4, 4);  // whose scores hold it, in the reference too
+    heed::attention_options options;
+    options.scale = x;
+    CHECK(heed::attention(e.query, e.key, e.value, options).rows() == 3);
+    CHECK(heed::reference_attention(e.query, e.key, e.value, options).rows() == 3);
+  }
+  for (const double x : {0.0, least, -least, most, -most}) {
+    const testing::example<float> e(3, 5, 4, 4);
+    heed::attention_options options;
+    options.scale = x;
+    CHECK(heed::attention(e.query, e.key, e.value, options).rows() == 3);
+  }
+  const testing::example<Eigen::half> half(3, 5, 4, 4);  // whose scores are float
+  heed::attention_options options;
+  options.scale = 1e-50;
+  testing::check_refused([&] { heed::attention(half.query, half.key, half.value, options); }, {"heed::attention: scale", "1e-50"});
+
+  heed::linear_attention_options linear;
+  const heed::rows<float> x = heed::rows<float>::Ones(3, 4);
+  linear.scale = 1e300;
+  testing::check_refused([&] { heed::linear_attention(x, x, x, linear); }, {"heed::linear_attention: scale", "1e+300"});
+  linear = {};
+  linear.epsilon = 1e-50;
+  testing::check_refused([&] { heed::linear_attention(x, x, x, linear); }, {"epsilon", "1e-50"});
+  linear = {};
+  linear.feature_map = heed::feature_map(9);
+  testing::check_refused([&] { heed::recurrent_linear_attention(x, x, x, linear); }, {"feature_map", "9"});
 }
 
 TEST_CASE("an instruction set that this CPU lacks is refused, by the function that was called") {
@@ -79,6 +118,8 @@ TEST_CASE("instruction sets have their names, and one that this CPU lacks is ref
   const std::vector<heed::isa> available = heed::available_isas();
   const auto has = [&](heed::isa target) { return std::find(available.begin(), available.end(), target) != available.end(); };
   CHECK(std::string(heed::name(heed::isa::automatic)) == "automatic");
+  CHECK(std::string(heed::name(heed::isa(99))) == "unknown");
+  testing::check_refused([] { heed::set_target(heed::isa(99)); }, {"heed::set_target: target", "99"});
   CHECK(std::string(heed::name(heed::isa::baseline)) == "baseline");
   CHECK(std::string(heed::name(heed::isa::avx2)) == "avx2");
   CHECK(std::string(heed::name(heed::isa::avx512)) == "avx512");

@@ -66,8 +66,10 @@ TEST_CASE("scaled_softmax takes any expression, size and 16-bit type") {
   CHECK((half.cast<float>() - scaled_softmax(scores)).cwiseAbs().maxCoeff() <= 0x1p-10f);  // inputs of about 2 rounded to 11 bits
 }
 
-TEST_CASE("scaled_softmax refuses a scale that is not finite") {
+TEST_CASE("scaled_softmax refuses a scale that is not finite, or not of the scores' type") {
   const Eigen::Matrix2f scores = Eigen::Matrix2f::Zero();
   testing::check_refused([&] { scaled_softmax(scores, infinity); }, {"heed::scaled_softmax:", "scale", "inf"});
   testing::check_refused([&] { scaled_softmax(scores, std::nan("")); }, {"heed::scaled_softmax:", "scale", "nan"});
+  testing::check_refused([&] { scaled_softmax(scores, 1e300); }, {"heed::scaled_softmax:", "scale", "1e+300"});
+  testing::check_refused([&] { scaled_softmax(scores, 1e-50); }, {"heed::scaled_softmax:", "scale", "1e-50"});
 }

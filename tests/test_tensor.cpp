@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "support/refusal.hpp"
 
 using heed::bhnd;
 using heed::bnhd;
@@ -114,4 +115,21 @@ TEST_CASE("index_list looks at vectors, arrays and Eigen vectors") {
     CHECK(std::accumulate(list.begin(), list.end(), heed::index(0)) == 6);
   }
   CHECK(heed::index_list().size == 0);
+}
+
+TEST_CASE("split_heads refuses columns and rows that do not come out even") {
+  const heed::rows<double> packed = heed::rows<double>::Zero(6, 8);
+  testing::check_refused([&] { split_heads(view(packed), 3); }, {"heed::split_heads:", "8 columns", "heads 3"});
+  testing::check_refused([&] { split_heads(view(packed), 0); }, {"heed::split_heads:", "heads", "0"});
+  testing::check_refused([&] { split_heads(view(packed), -2); }, {"heads", "-2"});
+  testing::check_refused([&] { split_heads(view(packed), 2, 4); }, {"6 rows", "batch 4"});
+  testing::check_refused([&] { split_heads(view(packed), 2, 0); }, {"batch", "0"});
+}
+
+TEST_CASE("dense tensors of more numbers than an index can count are refused, with their sizes") {
+  constexpr heed::index half = heed::index(1) << 32;
+  float number = 0;
+  testing::check_refused([&] { bhnd(&number, half, half, 3, 1); }, {"heed::bhnd:", std::to_string(half), " * 3 * 1"});
+  testing::check_refused([&] { bnhd(&number, 1, half, half, 2); }, {"heed::bnhd:", std::to_string(half)});
+  CHECK(bhnd(&number, half, half, 0, 3).rows == 0);
 }

@@ -112,6 +112,20 @@ TEST_CASE("a term at a null pointer is refused, with its sizes") {
   refused(heed::key_lengths(list), {"key_lengths", "1 entries at a null address"});
 }
 
+TEST_CASE("a sink that is no score is refused, one of -infinity is none") {
+  const example<float> e(5, 6, 4, 3);
+  const testing::mask nothing = testing::mask::Constant(5, 6, false);
+  const auto with = [&](float logit) {
+    const heed::row_vector<float> logits = heed::row_vector<float>::Constant(1, logit);
+    return heed::attention_with_lse(e.query, e.key, e.value, {}, heed::sinks(logits), heed::keep(nothing));
+  };
+  for (const float wrong : {float(infinity), 3e38f, -3e38f, std::numeric_limits<float>::lowest()})
+    testing::check_refused([&] { with(wrong); }, {"heed::attention_with_lse: sinks: logit 0 is", "2.35866e+38"});
+  CHECK(with(-2.3e38f).lse(4) == -2.3e38f);
+  CHECK(with(2.3e38f).lse(4) == 2.3e38f);
+  CHECK(with(float(-infinity)).lse(4) == float(-infinity));
+}
+
 TEST_CASE("an output at a null pointer is refused, an lse of sizes too") {
   const example<double> e(5, 6, 4, 3);
   heed::workspace memory;

@@ -113,8 +113,8 @@ TEST_CASE("attention_weights refuses rows that are not there and an lse of anoth
   const testing::example<float> e(4, 6, 8, 4);
   const heed::row_vector<float> lse = heed::row_vector<float>::Zero(4), longer = heed::row_vector<float>::Zero(5);
   const std::string name = "heed::attention_weights:";
-  testing::check_refused([&] { attention_weights(e.query, e.key, lse, 3, 2); }, {name, "rows [3, 5)", "n_q 4"});
-  testing::check_refused([&] { attention_weights(e.query, e.key, lse, -1, 2); }, {name, "rows [-1, 1)", "n_q 4"});
+  testing::check_refused([&] { attention_weights(e.query, e.key, lse, 3, 2); }, {name, "2 rows from 3 on", "n_q 4"});
+  testing::check_refused([&] { attention_weights(e.query, e.key, lse, -1, 2); }, {name, "2 rows from -1 on", "n_q 4"});
   testing::check_refused([&] { attention_weights(e.query, e.key, longer, 0, 1); }, {name, "lse: n_q 5", "n_q 4"});
   testing::check_refused([&] { attention_with_weights(e.query, e.key, e.value.topRows(5)); },
                          {"heed::attention_with_weights:", "value: kv_length 5", "6"});
@@ -129,4 +129,17 @@ TEST_CASE("top_keys puts weights that are NaN first, in order") {
     CHECK(top.keys(i, 0) == 3);
     for (heed::index n = 2; n < 9; ++n) CHECK(top.weights(i, n - 1) >= top.weights(i, n));
   }
+}
+
+TEST_CASE("what is rebuilt from an lse refuses one of another shape, and rows without end") {
+  const testing::example<float> e(4, 5, 3, 3);
+  const heed::rows<float> square = heed::rows<float>::Zero(4, 3), column = heed::rows<float>::Zero(4, 1);
+  const auto refuse = [&](const char* name, const auto& call) { testing::check_refused(call, {name, "lse: columns 3", "1"}); };
+  refuse("heed::attention_weights:", [&] { attention_weights(e.query, e.key, square, 0, 1); });
+  refuse("heed::key_mass:", [&] { heed::key_mass(e.query, e.key, square); });
+  refuse("heed::row_entropy:", [&] { heed::row_entropy(e.query, e.key, square); });
+  refuse("heed::top_keys:", [&] { heed::top_keys(e.query, e.key, square, 1); });
+  CHECK(attention_weights(e.query, e.key, column, 0, 4) == attention_weights(e.query, e.key, column.transpose().row(0), 0, 4));
+  constexpr heed::index most = (std::numeric_limits<heed::index>::max)();
+  testing::check_refused([&] { attention_weights(e.query, e.key, column, most, most); }, {std::to_string(most), "n_q 4"});
 }

@@ -13,9 +13,11 @@ HEED_NAMESPACE_BEGIN
 /// in pairs (AVX512-BF16), for which it rounds the weights to bfloat16.
 enum class isa : unsigned char { automatic, baseline, avx2, avx512, avx512_bf16 };
 
-/// "automatic", "baseline", "avx2", "avx512" or "avx512_bf16".
+/// "automatic", "baseline", "avx2", "avx512" or "avx512_bf16"; "unknown" for a number that is none of them.
 constexpr const char* name(isa target) {
   switch (target) {
+    case isa::automatic:
+      return "automatic";
     case isa::baseline:
       return "baseline";
     case isa::avx2:
@@ -25,7 +27,7 @@ constexpr const char* name(isa target) {
     case isa::avx512_bf16:
       return "avx512_bf16";
     default:
-      return "automatic";
+      return "unknown";
   }
 }
 
@@ -53,6 +55,8 @@ inline std::atomic<isa>& target_slot() {
 
 /// Refuses an instruction set that this CPU lacks.
 inline void check_target(const char* function, isa target) {
+  if (target > isa::avx512_bf16)
+    fail_with("heed::", function, ": target must be a heed::isa, 0 to ", int(isa::avx512_bf16), ", but is ", int(target));
   if (target > best_isa() && !(target == isa::avx512_bf16 && cpu().avx512_bf16))
     fail_with("heed::", function, ": target ", name(target), " is not available: the best that this CPU has is ", name(best_isa()));
 }

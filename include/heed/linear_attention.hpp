@@ -22,7 +22,7 @@ HEED_NAMESPACE_BEGIN
 // Terms follow the options in any order. They look at the caller's memory and have the scalar of the state.
 
 /// The natural logarithm of the decay that the state takes before each token: S = diag(exp(g)) S. Sizes [batch, num_kv_heads, T, d_k]
-/// are each 1 (the same for all) or the call's own. -infinity forgets everything.
+/// are each 1 (the same for all) or the call's own. -infinity forgets everything; a positive number is refused.
 template <typename Scalar>
 detail::log_gate_term<std::remove_const_t<Scalar>> log_gate(const tensor_view<Scalar>& gates) {
   return {gates};
@@ -45,7 +45,7 @@ detail::log_gate_term<typename Vector::Scalar> log_gate_per_head(const Vector& g
 /// RetNet's decays, gamma_h = 1 - 2^(-5 - h) for head h, as logarithms (Sun et al. 2023, section 2.2).
 template <typename Scalar>
 row_vector<Scalar> retention_log_gates(index num_heads) {
-  row_vector<Scalar> gates(num_heads);
+  row_vector<Scalar> gates(detail::checked_size("retention_log_gates", "num_heads", num_heads));
   for (index h = 0; h < num_heads; ++h) gates(h) = Scalar(std::log1p(-std::exp2(-5.0 - static_cast<double>(h))));
   return gates;
 }

@@ -10,8 +10,8 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// Adds a part to (out, lse), both over disjoint sets of keys: with m = max(lse_a, lse_b) and w = exp(lse - m), out = sum w out / sum w and
-/// lse = m + ln(sum w). A part that saw no key (lse = -infinity) has no say, whatever its output holds.
+/// Adds a part to (out, lse), both over disjoint sets of keys: with m = max(lse_a, lse_b) and w = exp(lse - m), out = sum w out / sum
+/// w and lse = m + ln(sum w). A part that saw no key (lse = -infinity) has no say, whatever its output holds.
 template <typename Out, typename Lse, typename PartOut, typename PartLse>
 void merge_part(Out& out, Lse& lse, const PartOut& part_out, const PartLse& part_lse) {
   using Scalar = typename Out::Scalar;
@@ -52,11 +52,12 @@ void add_part(Result& merged, const Result& part) {
 
 }  // namespace detail
 
-/// The attention of the same queries over all the keys of two disjoint parts, from each part's output and natural-log sum of exponentials
-/// (the recurrence of Dao et al. 2022, section 3.1, on finished parts).
+/// The attention of the same queries over all the keys of two disjoint parts, from each part's output and natural-log sum of
+/// exponentials (the recurrence of Dao et al. 2022, section 3.1, on finished parts).
 ///
 /// out n_q x Dv and lse n_q of each part. A part that saw no key is harmless; where both saw none the row is 0 and its lse -infinity.
-/// Count a sink in one part only. Throws std::invalid_argument where the parts have different sizes.
+/// Where two parts saw keys and one's lse is +infinity or NaN, the row and its lse are NaN. Count a sink in one part only. Throws
+/// std::invalid_argument where the parts have different sizes.
 template <typename Scalar, int Dv>
 attention_result<Scalar, Dv> merge(const attention_result<Scalar, Dv>& a, const attention_result<Scalar, Dv>& b) {
   attention_result<Scalar, Dv> merged = detail::first_part(a);

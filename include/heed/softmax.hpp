@@ -10,24 +10,26 @@ HEED_NAMESPACE_BEGIN
 
 /// softmax(scale * scores) along each row, with the row's maximum subtracted before the exponential so that nothing overflows.
 ///
-/// scores n_q x n_kv -> n_q x n_kv; every row sums to 1. A score of -infinity has weight 0; a row of nothing else, or of no columns, is 0.
-/// Throws std::invalid_argument for a scale that is not finite.
+/// scores n_q x n_kv -> n_q x n_kv; every row sums to 1. A score of -infinity has weight 0; a row of nothing else, or of no columns,
+/// is 0. Throws std::invalid_argument for a scale that is not finite, or not 0 but out of the range of the scores' type.
 template <typename Scores>
 auto scaled_softmax(const Scores& scores, double scale = 1) {
   static_assert(detail::is_eigen<Scores>, "scaled_softmax takes an Eigen matrix or expression");
   using Scalar = typename detail::scalar_of<Scores>::type;
   using Acc = accumulator_t<Scalar>;
   using std::exp;
-  if (!detail::is_finite(scale)) detail::fail_with("heed::scaled_softmax: scale must be finite, but is ", scale);
+  detail::check_number<Acc>("scaled_softmax", "scale", scale);
 
   const detail::input<Scalar, Scores> in(scores);
+  detail::check_view("scaled_softmax", "scores", in.view);
   rows<Scalar, Scores::ColsAtCompileTime> weights(in.view.rows, in.view.cols);
   row_vector<Acc> row(in.view.cols);
   for (index i = 0; i < weights.rows(); ++i) {
     Acc largest(std::numeric_limits<Acc>::lowest()), sum(0);
     for (index j = 0; j < row.size(); ++j) {
       const Acc score(in.view(0, 0, i, j));
-      row(j) = detail::is_negative_infinity(score) ? score : Acc(score * Acc(scale));  // a masked score stays masked, whatever the scale
+      row(j) =
+          detail::is_negative_infinity(score) ? score : Acc(score * Acc(scale));  // a masked score stays masked, whatever the scale
       if (row(j) > largest) largest = row(j);
     }
     for (index j = 0; j < row.size(); ++j) {

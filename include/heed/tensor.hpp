@@ -121,6 +121,14 @@ auto view(const Eigen::DenseBase<Derived>& matrix) -> tensor_view<const typename
   return {m.data(), 1, 1, m.rows(), m.cols(), 0, 0, m.rowStride(), m.colStride()};
 }
 
+namespace detail {
+/// What lies in memory must not lie at a null pointer; an expression cannot be asked.
+template <typename Derived>
+void check_memory(const char* function, const char* what, const Eigen::DenseBase<Derived>& matrix) {
+  if constexpr (has_memory<Derived>) check_view(function, what, view(matrix));
+}
+}  // namespace detail
+
 /// The same, to be written through: a matrix, or a Map or block made on the spot.
 template <typename Out>
 auto writable_view(Out&& matrix) -> tensor_view<typename std::decay_t<Out>::Scalar> {

@@ -64,6 +64,7 @@ class known_lse {
   /// A vector that stands or lies, or a matrix of one column.
   static const Lse& one_a_row(const char* function, const Lse& lse) {
     static_assert(is_eigen<Lse>, "lse must be an Eigen vector, one number a query row");
+    check_memory(function, "lse", lse);
     if (!Lse::IsVectorAtCompileTime) check_equal(function, "lse: columns", lse.cols(), "one number a row:", index(1));
     return lse;
   }

@@ -155,8 +155,9 @@ void run_selective_scan_in(const test_case& c, const std::string& type, failures
   options.softplus = c.options.value("softplus", false);
   heed::selective_scan_into(view_of(c.input("u"), u.data()), view_of(c.input("dt"), dt.data()), view_of(c.input("a"), a.data()),
                             view_of(c.input("b"), b.data()), view_of(c.input("c"), m.data()),
-                            heed::bhnd(out.data(), 1, 1, length, channels), options, heed::skip(d), heed::step_bias(bias),
-                            heed::silu_gate(heed::bhnd(z.data(), 1, 1, length, channels)),
+                            heed::bhnd(out.data(), 1, 1, length, channels), options, heed::when(d.size() > 0, heed::skip(d)),
+                            heed::when(bias.size() > 0, heed::step_bias(bias)),
+                            heed::when(z.size() > 0, heed::silu_gate(heed::bhnd(z.data(), 1, 1, length, channels))),
                             heed::carry(heed::bhnd(state.data(), 1, 1, channels, d_state)));
   compare(c, type, "o", out, failed);
   compare(c, type, "final_state", state, failed);
@@ -225,7 +226,8 @@ void run_onnx_conv(const test_case& c, const std::string& type, failures& failed
     throw unsupported("activation " + name);
   }
   heed::causal_conv_into(channels_first(x.data(), batch, channels, length), heed::bhnd(w.data(), 1, 1, channels, taps),
-                         channels_first(out.data(), batch, channels, length), options, heed::channel_bias(bias),
+                         channels_first(out.data(), batch, channels, length), options,
+                         heed::when(bias.size() > 0, heed::channel_bias(bias)),
                          heed::carry(channels_first(state.data(), batch, channels, taps - 1)));
   compare(c, type, "output", out, failed);
   compare(c, type, "present_state", state, failed);

@@ -46,18 +46,24 @@ void check_equal(const char* function, const char* what, Index got, const char* 
   if (got != wanted) fail_with("heed::", function, ": ", what, " ", got, " does not match ", whose, " ", wanted);
 }
 
+/// A size, which must not be negative.
+inline std::ptrdiff_t checked_size(const char* function, const char* what, std::ptrdiff_t extent) {
+  if (extent < 0) fail_with("heed::", function, ": ", what, " must not be negative, but is ", extent);
+  return extent;
+}
+
 /// An extent of an argument that may also be 1, the same for all.
 inline void check_extent(const char* function, const char* what, const char* axis, std::ptrdiff_t extent, std::ptrdiff_t wanted) {
   if (extent != 1 && extent != wanted)
     fail_with("heed::", function, ": ", what, " has ", axis, " ", extent, ", which is neither 1 nor the call's ", axis, " ", wanted);
 }
 
-/// `size` of `what` must be parts of one size, and there must be one at least.
-inline void check_multiple(const char* function, const char* what, std::ptrdiff_t size, const char* of, const char* parts_name,
+/// `whole` of `what` must be parts of one size, and there must be one at least.
+inline void check_multiple(const char* function, const char* what, std::ptrdiff_t whole, const char* of, const char* parts_name,
                            std::ptrdiff_t parts) {
   if (parts < 1) fail_with("heed::", function, ": ", parts_name, " must be 1 or more, but is ", parts);
-  if (size % parts != 0)
-    fail_with("heed::", function, ": ", what, ": ", size, " ", of, " are not a multiple of ", parts_name, " ", parts);
+  if (whole % parts != 0)
+    fail_with("heed::", function, ": ", what, ": ", whole, " ", of, " are not a multiple of ", parts_name, " ", parts);
 }
 
 inline void check_threads(const char* function, int threads) {
@@ -66,7 +72,7 @@ inline void check_threads(const char* function, int threads) {
 
 [[noreturn]] inline void fail_product(const char* function, const char* what, std::initializer_list<std::ptrdiff_t> sizes) {
   std::ostringstream factors;
-  for (const std::ptrdiff_t size : sizes) factors << (factors.tellp() > 0 ? " * " : "") << size;
+  for (const std::ptrdiff_t extent : sizes) factors << (factors.tellp() > 0 ? " * " : "") << extent;
   fail_with("heed::", function, ": ", what, ": ", factors.str(), " is more than an index can hold");
 }
 
@@ -74,9 +80,9 @@ inline void check_threads(const char* function, int threads) {
 constexpr std::ptrdiff_t product(const char* function, const char* what, std::initializer_list<std::ptrdiff_t> sizes) {
   std::ptrdiff_t all = 1;
   bool fits = true;
-  for (const std::ptrdiff_t size : sizes) fits = !__builtin_mul_overflow(all, size, &all) && fits;
-  for (const std::ptrdiff_t size : sizes)
-    if (size == 0) return 0;
+  for (const std::ptrdiff_t extent : sizes) fits = !__builtin_mul_overflow(all, extent, &all) && fits;
+  for (const std::ptrdiff_t extent : sizes)
+    if (extent == 0) return 0;
   if (!fits) fail_product(function, what, sizes);
   return all;
 }

@@ -14,7 +14,8 @@ struct deduced;
 /// What the `_with_lse` functions return: out n_q x Dv, and the natural-log sum of exponentials of each query row.
 template <typename Scalar, int Dv = Eigen::Dynamic>
 struct attention_result {
-  attention_result(index n_q, index d_v) : out(n_q, d_v), lse(n_q) {}
+  attention_result(index n_q, index d_v)
+      : out(detail::checked_size("attention_result", "n_q", n_q), detail::checked_size("attention_result", "d_v", d_v)), lse(n_q) {}
   rows<Scalar, Dv> out;
   row_vector<accumulator_t<Scalar>> lse;
 };

@@ -191,6 +191,15 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   check_heads("alibi: slopes", terms.alibi);
   check_heads("sinks: logits", terms.sinks);
   check_heads("logit_scales: factors", terms.logit_scales);
+  using Acc = accumulator_t<Scalar>;
+  const Acc most = Acc(largest_score<Acc>());
+  if (terms.sinks)
+    for (index h = 0; h < heads; ++h) {
+      const Acc& sink = terms.sinks->values[h];
+      if (sink > most || (sink < -most && !is_negative_infinity(sink)))
+        fail_with("heed::", function, ": sinks: logit ", h, " is ", sink, ", but a score's magnitude is at most ", most,
+                  " (and no sink is -infinity)");
+    }
   if (terms.key_lengths) {
     const index_list& lengths = *terms.key_lengths;
     check_list(function, "key_lengths", lengths);
