@@ -76,6 +76,14 @@ void run_mask_function(const void* context, size b, size h, const score_block<Ac
   const Function& function = *static_cast<const mask_function_term<Function>*>(context)->function;
   hide(block, [&](size i, size j) { return bool(function(b, h, i, j)); });
 }
+template <typename Acc>
+void run_keep_bits(const void* context, size b, size h, const score_block<Acc>& block) {
+  const tensor_view<const std::uint8_t>& bytes = static_cast<const keep_bits_term*>(context)->view;
+  hide(block, [&](size i, size j) {
+    const std::uint8_t byte = bytes(bytes.batch == 1 ? 0 : b, bytes.heads == 1 ? 0 : h, bytes.rows == 1 ? 0 : i, j / 8);
+    return (byte >> (j % 8) & 1) != 0;
+  });
+}
 
 /// All terms of one call, typed for its accumulator.
 template <typename Acc>
@@ -90,17 +98,24 @@ struct terms {
   const block_mask* blocks = nullptr;           // of the call
   const block_mask* function_blocks = nullptr;  // of its mask function
   dropout_term dropout;
-  block_hook<Acc> score_function, mask_function;
+  // What runs the terms that work on whole blocks. Of a term that no call gives, nothing is compiled.
+  block_hook<Acc> score_function, mask_function, bits_mask, weight_dropout;
 
   void add(const keep_term& term) { keep = term.view; }
-  void add(const keep_bits_term& term) { keep_bits = term; }
+  void add(const keep_bits_term& term) {
+    keep_bits = term;
+    bits_mask = {&run_keep_bits<Acc>, &term};
+  }
   void add(const bias_term<Acc>& term) { bias = term.view; }
   void add(const head_term<Acc, alibi_tag>& term) { alibi = term; }
   void add(const head_term<Acc, sinks_tag>& term) { sinks = term; }
   void add(const head_term<Acc, logit_scales_tag>& term) { logit_scales = term; }
   void add(const key_lengths_term& term) { key_lengths = term.lengths; }
   void add(const blocks_term& term) { blocks = term.mask; }
-  void add(const dropout_term& term) { dropout = term; }
+  void add(const dropout_term& term) {
+    dropout = term;
+    if (term.probability > 0) weight_dropout = {&run_dropout<Acc>, &term};
+  }
   template <typename Function>
   void add(const score_function_term<Function>& term) {
     static_assert(std::is_invocable_r<Acc, const Function&, Acc, index, index, index, index>::value,
@@ -124,13 +139,6 @@ struct terms {
 
   /// The one block mask of the call; null: none.
   const block_mask* sparse() const { return function_blocks ? function_blocks : blocks; }
-  void hide_by_bits(size b, size h, const score_block<Acc>& block) const {
-    const tensor_view<const std::uint8_t>& bytes = keep_bits->view;
-    hide(block, [&](size i, size j) {
-      const std::uint8_t byte = bytes(bytes.batch == 1 ? 0 : b, bytes.heads == 1 ? 0 : h, bytes.rows == 1 ? 0 : i, j / 8);
-      return (byte >> (j % 8) & 1) != 0;
-    });
-  }
 };
 
 // Two functions for one purpose have two types, but say one thing.

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 HEED_NAMESPACE_BEGIN
 
@@ -32,18 +33,51 @@ inline std::atomic<failure_handler>& failure_handler_slot() {
 #endif
 }
 
-/// fail with the parts streamed one after the other: fail_with("heed::attention: ", argument, " has ", n, " rows").
-template <typename... Parts>
-[[noreturn]] void fail_with(const Parts&... parts) {
+/// Text or a number. One function makes a message of a list of them, so that a check costs a compiler no more than the list.
+class message_part {
+ public:
+  message_part(const char* text) : kind_(kind::text), text_(text) {}
+  message_part(const std::string& text) : message_part(text.c_str()) {}
+  template <typename Number>
+  message_part(Number number) : kind_(std::is_integral<Number>::value ? kind::whole : kind::real) {
+    static_assert(std::is_arithmetic<Number>::value, "a part of a message is text or a number");
+    if constexpr (std::is_integral<Number>::value) {
+      whole_ = static_cast<long long>(number);
+    } else {
+      real_ = static_cast<double>(number);
+    }
+  }
+  friend std::ostream& operator<<(std::ostream& out, const message_part& part) {
+    return part.kind_ == kind::text ? out << part.text_ : part.kind_ == kind::whole ? out << part.whole_ : out << part.real_;
+  }
+
+ private:
+  enum class kind : unsigned char { text, whole, real } kind_;
+  union {
+    const char* text_;
+    long long whole_;
+    double real_;
+  };
+};
+[[noreturn]] inline void fail_with_list(std::initializer_list<message_part> parts) {
   std::ostringstream message;
-  (message << ... << parts);
+  for (const message_part& part : parts) message << part;
   fail(message.str());
 }
 
+/// fail with the parts one after the other: fail_with("heed::attention: ", argument, " has ", n, " rows").
+template <typename... Parts>
+[[noreturn]] void fail_with(Parts... parts) {
+  fail_with_list({parts...});
+}
+
+[[noreturn]] inline void fail_unequal(const char* function, const char* what, Eigen::Index got, const char* whose,
+                                      Eigen::Index wanted) {
+  fail_with("heed::", function, ": ", what, " ", got, " does not match ", whose, " ", wanted);
+}
 /// `got`, the size of `what`, must equal `wanted`, the size of `whose`: the error names the function, the argument and both sizes.
-template <typename Index>
-void check_equal(const char* function, const char* what, Index got, const char* whose, Index wanted) {
-  if (got != wanted) fail_with("heed::", function, ": ", what, " ", got, " does not match ", whose, " ", wanted);
+inline void check_equal(const char* function, const char* what, Eigen::Index got, const char* whose, Eigen::Index wanted) {
+  if (got != wanted) fail_unequal(function, what, got, whose, wanted);
 }
 
 /// A size, which must not be negative.

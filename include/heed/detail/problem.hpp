@@ -117,12 +117,12 @@ struct problem {
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
     score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.keep_bits;  // whole for the function, not for the bits
     if (terms.score_function.run) score.score_hook = {&run_score_hook, this};
-    if (terms.keep_bits || terms.mask_function.run) score.mask_hook = {&run_mask_hook, this};
+    if (terms.bits_mask.run || terms.mask_function.run) score.mask_hook = {&run_mask_hook, this};
     if (terms.sinks && !is_negative_infinity(terms.sinks->values[h])) {
       score.has_sink = true;
       score.sink = terms.sinks->values[h];
     }
-    if (terms.dropout.probability > 0) score.weight_hook = {&run_weight_hook, this};
+    if (terms.weight_dropout.run) score.weight_hook = {&run_weight_hook, this};
     return score;
   }
 
@@ -141,12 +141,12 @@ struct problem {
   }
   static void run_mask_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
-    if (p.terms.keep_bits) p.terms.hide_by_bits(b, h, block);
+    if (p.terms.bits_mask.run) p.terms.bits_mask.run(p.terms.bits_mask.context, b, h, block);
     if (p.terms.mask_function.run) p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block));
   }
   static void run_weight_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
-    run_dropout<accumulator>(p.terms.dropout, b, h, p.counted(b, block));
+    p.terms.weight_dropout.run(p.terms.weight_dropout.context, b, h, p.counted(b, block));
   }
 };
 
