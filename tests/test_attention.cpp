@@ -1,4 +1,5 @@
 #include <heed/attention.hpp>
+#include <heed/kv_cache.hpp>
 
 #include <type_traits>
 
@@ -212,4 +213,26 @@ TEST_CASE("a head of no dimensions is an answer of no columns") {
     CHECK(out.rows() == n);
     CHECK(out.cols() == 0);
   }
+}
+
+TEST_CASE("an output that lies where an input lies is refused, before it is written") {
+  heed::rows<float> x = heed::rows<float>::Random(6, 6), y = heed::rows<float>::Random(6, 6), z = heed::rows<float>::Random(6, 6);
+  const heed::rows<float> before = x;
+  heed::workspace memory;
+  const auto refuse = [&](const auto& call, const std::string& words) {
+    testing::check_refused(call, {"heed::attention_into: " + words, "1 x 1 x 6 x 6"});
+    CHECK(x == before);
+  };
+  refuse([&] { heed::attention_into(x, y, z, x, nullptr, {}, memory); }, "out");
+  refuse([&] { heed::attention_into(y, x, z, x, nullptr, {}, memory); }, "out");
+  refuse([&] { heed::attention_into(y, z, x, x, nullptr, {}, memory); }, "out");
+  refuse([&] { heed::attention_into(y, z, z, x, x.col(0), {}, memory); }, "lse");
+  testing::check_refused(
+      [&] { heed::cached_attention_into(heed::view(y), heed::kv_cache<float>(1, 1, 6, 6), heed::writable_view(y), {}, {}, memory); },
+      {"heed::cached_attention_into: out", "query"});
+  heed::rows<float> packed = heed::rows<float>::Random(6, 24);  // query, key, value and out side by side
+  const heed::rows<float> want = heed::attention(packed.leftCols(6), packed.middleCols(6, 6), packed.middleCols(12, 6));
+  heed::attention_into(packed.leftCols(6), packed.middleCols(6, 6), packed.middleCols(12, 6), packed.rightCols(6), nullptr, {},
+                       memory);
+  CHECK(packed.rightCols(6) == want);
 }

@@ -141,5 +141,9 @@ TEST_CASE("what is built on the projections refuses by its own name") {
   check("multi_head_self_attention", [&](const auto& w_k, const auto& options, const auto&... terms) {
     heed::multi_head_self_attention(l.x, l.w_q, w_k, l.w_v, w_o, 2, 2, options, 2, terms...);
   });
+  heed::rows<float> x = heed::rows<float>::Ones(4, 4);
+  heed::workspace memory;
+  testing::check_refused([&] { heed::project_into(x, l.w_q, x, {}, memory); }, {"heed::project_into: out", "lies where x"});
+  testing::check_refused([&] { heed::project_into(l.w_q, x, x, {}, memory); }, {"heed::project_into: out", "lies where weight"});
   testing::check_refused([&] { project(l.x, l.w_q, wrong); }, {"heed::project: softcap"});
 }

@@ -126,6 +126,18 @@ TEST_CASE("a sink that is no score is refused, one of -infinity is none") {
   CHECK(with(float(-infinity)).lse(4) == float(-infinity));
 }
 
+TEST_CASE("a factor that makes the scale more than a score may be is refused") {
+  example<float> e(5, 6, 4, 3);
+  e.options.scale = 10;
+  const auto with = [&](float factor) {
+    const heed::row_vector<float> factors = heed::row_vector<float>::Constant(1, factor);
+    return heed::attention(e.query, e.key, e.value, e.options, heed::logit_scales(factors));
+  };
+  for (const float wrong : {1e38f, -1e38f, float(infinity)})
+    testing::check_refused([&] { with(wrong); }, {"heed::attention: logit_scales: factor 0 is", "the scale 10", "2.35866e+38"});
+  CHECK(with(1e37f).rows() == 5);
+}
+
 TEST_CASE("an output at a null pointer is refused, an lse of sizes too") {
   const example<double> e(5, 6, 4, 3);
   heed::workspace memory;

@@ -82,16 +82,27 @@ constexpr bool is_eigen = decltype(derives_from_eigen(static_cast<std::decay_t<T
 template <typename T>
 constexpr bool has_memory = (int(Eigen::internal::traits<std::decay_t<T>>::Flags) & int(Eigen::DirectAccessBit)) != 0;
 
-inline void check_view(const char* function, const char* what, bool has_data, index batch, index heads, index rows, index cols) {
-  if (0 > batch || 0 > heads || 0 > rows || 0 > cols)
-    fail_with("heed::", function, ": ", what, ": sizes must not be negative, but are ", batch, " x ", heads, " x ", rows, " x ", cols);
-  if (!has_data && batch > 0 && heads > 0 && rows > 0 && cols > 0)
-    fail_with("heed::", function, ": ", what, ": a null pointer to ", batch, " x ", heads, " x ", rows, " x ", cols, " numbers");
+[[noreturn]] inline void fail_view(const char* function, const char* what, index batch, index heads, index rows, index cols) {
+  const bool negative = (batch | heads | rows | cols) < 0;
+  fail_with("heed::", function, ": ", what, ": ", negative ? "sizes must not be negative, but are " : "a null pointer to ", batch,
+            " x ", heads, " x ", rows, " x ", cols, negative ? "" : " numbers");
 }
 /// A view that a caller has filled in by hand must be one of something.
 template <typename Scalar>
 void check_view(const char* function, const char* what, const tensor_view<Scalar>& view) {
-  check_view(function, what, view.data != nullptr, view.batch, view.heads, view.rows, view.cols);
+  if ((view.batch | view.heads | view.rows | view.cols) < 0 ||
+      (!view.data && view.batch > 0 && view.heads > 0 && view.rows > 0 && view.cols > 0))
+    fail_view(function, what, view.batch, view.heads, view.rows, view.cols);
+}
+/// What is written must not be what is read. Only views that begin at one address are told; how others interleave is the caller's to
+/// know.
+template <typename Written, typename Read>
+void check_apart(const char* function, const char* what, const tensor_view<Written>& written, const char* whose,
+                 const tensor_view<Read>& read) {
+  if (static_cast<const void*>(written.data) == static_cast<const void*>(read.data) && written.batch > 0 && written.heads > 0 &&
+      written.rows > 0 && written.cols > 0 && read.batch > 0 && read.heads > 0 && read.rows > 0 && read.cols > 0)
+    fail_with("heed::", function, ": ", what, " (", written.batch, " x ", written.heads, " x ", written.rows, " x ", written.cols,
+              ") lies where ", whose, " (", read.batch, " x ", read.heads, " x ", read.rows, " x ", read.cols, ") lies");
 }
 inline void check_list(const char* function, const char* what, const index_list& list) {
   if (list.size < 0 || (!list.data && list.size > 0))

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 // What kind of number a number is.
 
@@ -42,16 +43,19 @@ constexpr double largest_score() {
   return static_cast<double>((std::numeric_limits<number>::max)()) * 0.6931471805599453;
 }
 
+[[noreturn]] inline void fail_number(const char* function, const char* what, double x, double least, double most) {
+  if (!is_finite(x)) fail_with("heed::", function, ": ", what, " must be finite, but is ", x);
+  fail_with("heed::", function, ": ", what, " must be 0 or between ", least, " and ", most,
+            " in magnitude, as the scores' type can hold it, but is ", x);
+}
 /// An option that takes part in the arithmetic of scores must not become infinite, or 0 where it is not, in their type.
 template <typename Acc>
 void check_number(const char* function, const char* what, double x) {
   using number = std::conditional_t<std::is_same<Acc, float>::value, float, double>;
   constexpr double least = static_cast<double>((std::numeric_limits<number>::min)()), most = largest_score<Acc>();
   const double magnitude = x < 0 ? -x : x;
-  if (!is_finite(x)) fail_with("heed::", function, ": ", what, " must be finite, but is ", x);
-  if (x != 0 && (magnitude < least || magnitude > most))
-    fail_with("heed::", function, ": ", what, " must be 0 or between ", least, " and ", most,
-              " in magnitude, as the scores' type can hold it, but is ", x);
+  const bool held = is_finite(x) && (x == 0 || (magnitude >= least && magnitude <= most));
+  if (!held) fail_number(function, what, x, least, most);
 }
 
 }  // namespace detail

@@ -179,7 +179,7 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   const auto check_heads = [&](const char* what, const auto& term) {
     if (!term) return;
     check_equal(function, what, term->count, "query's num_heads", heads);
-    check_view(function, what, term->values != nullptr, 1, heads, 1, 1);
+    if (!term->values && heads > 0) fail_view(function, what, 1, 1, 1, heads);
   };
   if (terms.keep) check_mask("keep", *terms.keep, "n_kv", n_kv);
   if (terms.bias) check_mask("bias", *terms.bias, "n_kv", n_kv);
@@ -193,6 +193,13 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   check_heads("logit_scales: factors", terms.logit_scales);
   using Acc = accumulator_t<Scalar>;
   const Acc most = Acc(largest_score<Acc>());
+  if (terms.logit_scales)
+    for (index h = 0; h < heads; ++h) {
+      const Acc scale = Acc(p.scale()) * terms.logit_scales->values[h];
+      if (scale > most || scale < -most)
+        fail_with("heed::", function, ": logit_scales: factor ", h, " is ", terms.logit_scales->values[h], ", which makes the scale ",
+                  p.scale(), " more than a score may be, ", most);
+    }
   if (terms.sinks)
     for (index h = 0; h < heads; ++h) {
       const Acc& sink = terms.sinks->values[h];
@@ -261,6 +268,10 @@ problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_v
   check_equal(function, "out: num_heads", out.heads, "query's num_heads", query.heads);
   check_equal(function, "out: n_q", out.rows, "query's n_q", query.rows);
   check_equal(function, "out: head_dim", out.cols, "value's head_dim", value.cols);
+  check_apart(function, "out", out, "query", query);
+  check_apart(function, "out", out, "key", key.elements);
+  check_apart(function, "out", out, "value", value.elements);
+  check_apart(function, "lse", lse, "out", out);
   p.out = out;
   return p;
 }
