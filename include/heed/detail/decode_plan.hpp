@@ -58,7 +58,7 @@ bool is_decode(const problem<Scalar, Stored>& p) {
 
 /// Keys that one task reads. It follows from the number of keys alone, so that neither threads nor the rest of a batch change a
 /// result.
-inline index decode_part(index n_kv) { return (std::max)(index(512), (n_kv / 32 + decode_block - 1) / decode_block * decode_block); }
+inline index decode_part(index n_kv) { return (std::max)(11 * decode_block, (n_kv / 32 + decode_block - 1) / decode_block * decode_block); }
 
 /// The keys of sequence b that any of its queries may see by position, cut into parts.
 struct decode_cut {

@@ -81,6 +81,10 @@ HEED_INLINE f32 operator*(f32 a, f32 b) { return {_mm512_mul_ps(a.reg, b.reg)}; 
 HEED_INLINE f32 operator/(f32 a, f32 b) { return {_mm512_div_ps(a.reg, b.reg)}; }
 HEED_INLINE f32 fma(f32 a, f32 b, f32 c) { return {_mm512_fmadd_ps(a.reg, b.reg, c.reg)}; }
 HEED_INLINE f32 (max)(f32 a, f32 b) { return {_mm512_max_ps(a.reg, b.reg)}; }
+HEED_INLINE f32 held(f32 a) {
+  __asm__("" : "+v"(a.reg));
+  return a;
+}
 HEED_INLINE f32 abs(f32 a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.reg)}; }
 HEED_INLINE f32 with_sign(f32 a, f32 b) {
   const __m512 sign = _mm512_set1_ps(-0.0f);
@@ -177,6 +181,10 @@ HEED_INLINE f64 operator*(f64 a, f64 b) { return {_mm512_mul_pd(a.reg, b.reg)}; 
 HEED_INLINE f64 operator/(f64 a, f64 b) { return {_mm512_div_pd(a.reg, b.reg)}; }
 HEED_INLINE f64 fma(f64 a, f64 b, f64 c) { return {_mm512_fmadd_pd(a.reg, b.reg, c.reg)}; }
 HEED_INLINE f64 (max)(f64 a, f64 b) { return {_mm512_max_pd(a.reg, b.reg)}; }
+HEED_INLINE f64 held(f64 a) {
+  __asm__("" : "+v"(a.reg));
+  return a;
+}
 HEED_INLINE f64 abs(f64 a) { return {_mm512_andnot_pd(_mm512_set1_pd(-0.0), a.reg)}; }
 HEED_INLINE f64 with_sign(f64 a, f64 b) {
   const __m512d sign = _mm512_set1_pd(-0.0);

@@ -73,6 +73,10 @@ HEED_INLINE f32 operator*(f32 a, f32 b) { return {vmulq_f32(a.reg, b.reg)}; }
 HEED_INLINE f32 operator/(f32 a, f32 b) { return {vdivq_f32(a.reg, b.reg)}; }
 HEED_INLINE f32 fma(f32 a, f32 b, f32 c) { return {vfmaq_f32(c.reg, a.reg, b.reg)}; }
 HEED_INLINE f32(max)(f32 a, f32 b) { return {vbslq_f32(vcgtq_f32(a.reg, b.reg), a.reg, b.reg)}; }
+HEED_INLINE f32 held(f32 a) {
+  __asm__("" : "+w"(a.reg));
+  return a;
+}
 HEED_INLINE f32 abs(f32 a) { return {vabsq_f32(a.reg)}; }
 HEED_INLINE f32 with_sign(f32 a, f32 b) { return {vbslq_f32(vdupq_n_u32(0x80000000u), b.reg, a.reg)}; }
 HEED_INLINE f32 split(f32 a, f32& rest) {
@@ -148,6 +152,10 @@ HEED_INLINE f64 operator*(f64 a, f64 b) { return {vmulq_f64(a.reg, b.reg)}; }
 HEED_INLINE f64 operator/(f64 a, f64 b) { return {vdivq_f64(a.reg, b.reg)}; }
 HEED_INLINE f64 fma(f64 a, f64 b, f64 c) { return {vfmaq_f64(c.reg, a.reg, b.reg)}; }
 HEED_INLINE f64(max)(f64 a, f64 b) { return {vbslq_f64(vcgtq_f64(a.reg, b.reg), a.reg, b.reg)}; }
+HEED_INLINE f64 held(f64 a) {
+  __asm__("" : "+w"(a.reg));
+  return a;
+}
 HEED_INLINE f64 abs(f64 a) { return {vabsq_f64(a.reg)}; }
 HEED_INLINE f64 with_sign(f64 a, f64 b) { return {vbslq_f64(vdupq_n_u64(0x8000000000000000u), b.reg, a.reg)}; }
 HEED_INLINE f64 split(f64 a, f64& rest) {

@@ -146,6 +146,10 @@ HEED_INLINE portable_vector<S, N>(max)(portable_vector<S, N> a, portable_vector<
   HEED_EACH_LANE(V, a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]);
 }
 template <typename S, int N>
+HEED_INLINE portable_vector<S, N> held(portable_vector<S, N> a) {
+  return a;
+}
+template <typename S, int N>
 HEED_INLINE portable_vector<S, N> abs(portable_vector<S, N> a) {
   using V = portable_vector<S, N>;
   HEED_EACH_LANE(V, from_vector_bits<S>(vector_bits(a.lane[i]) & ~vector_bits(S(-0.0))));

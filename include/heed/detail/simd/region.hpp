@@ -53,6 +53,7 @@
 //   select(m, a, b)               m ? a : b
 //   transpose(v)                  v[lanes], in place
 //   sum(a)                        of all lanes
+//   held(a)                       a, in a register: g++ loads what comes from memory once more for every use
 //   sums(v)                       v[lanes] -> one vector, lane i the sum of v[i]
 // and prefetch(p), which asks for a cache line in the second level.
 

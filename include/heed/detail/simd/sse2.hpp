@@ -108,6 +108,10 @@ HEED_INLINE f32 operator*(f32 a, f32 b) { return {_mm_mul_ps(a.reg, b.reg)}; }
 HEED_INLINE f32 operator/(f32 a, f32 b) { return {_mm_div_ps(a.reg, b.reg)}; }
 HEED_INLINE f32 fma(f32 a, f32 b, f32 c) { return a * b + c; }
 HEED_INLINE f32 (max)(f32 a, f32 b) { return {_mm_max_ps(a.reg, b.reg)}; }
+HEED_INLINE f32 held(f32 a) {
+  __asm__("" : "+x"(a.reg));
+  return a;
+}
 HEED_INLINE f32 abs(f32 a) { return {_mm_andnot_ps(_mm_set1_ps(-0.0f), a.reg)}; }
 HEED_INLINE f32 with_sign(f32 a, f32 b) {
   const __m128 sign = _mm_set1_ps(-0.0f);
@@ -180,6 +184,10 @@ HEED_INLINE f64 operator*(f64 a, f64 b) { return {_mm_mul_pd(a.reg, b.reg)}; }
 HEED_INLINE f64 operator/(f64 a, f64 b) { return {_mm_div_pd(a.reg, b.reg)}; }
 HEED_INLINE f64 fma(f64 a, f64 b, f64 c) { return a * b + c; }
 HEED_INLINE f64 (max)(f64 a, f64 b) { return {_mm_max_pd(a.reg, b.reg)}; }
+HEED_INLINE f64 held(f64 a) {
+  __asm__("" : "+x"(a.reg));
+  return a;
+}
 HEED_INLINE f64 abs(f64 a) { return {_mm_andnot_pd(_mm_set1_pd(-0.0), a.reg)}; }
 HEED_INLINE f64 with_sign(f64 a, f64 b) {
   const __m128d sign = _mm_set1_pd(-0.0);
