@@ -22,7 +22,8 @@ struct decode_params {
   void* scratch = nullptr;  // 64-byte aligned, decode_scratch elements of the accumulator type
 };
 
-/// Keys that are scored, then weighed, then summed up, at most: a multiple of every vector's lanes and of the keys of every register tile.
+/// Keys that are scored, then weighed, then summed up, at most: a multiple of every vector's lanes and of the keys of every register
+/// tile.
 constexpr size decode_block = 48;
 /// Half as many where a row has more bytes than this, so that K and V rows stay in the nearest cache (12 KiB each for 128 floats).
 constexpr size decode_keys(size row_bytes) { return row_bytes > 256 ? decode_block / 2 : decode_block; }

@@ -20,6 +20,7 @@ template <typename Query, typename Stored, typename Acc>
 struct decode_kernel {
   void (*load_query)(const Query*, size row, size col, size rows, size cols, Acc* to, size to_row) noexcept;
   void (*run)(const decode_params<Stored, Acc>&) noexcept;
+  void (*merge_row)(const Acc* part, const Acc* factor, size step, size parts, size d, Query* to, size col) noexcept;
 };
 
 template <typename Query, typename Stored, typename Acc>
@@ -30,16 +31,16 @@ decode_kernel<Query, Stored, Acc> select_decode(isa target) {
     case isa::avx512:
     case isa::avx512_bf16: {
       using V = std::conditional_t<wide, avx512::f64, avx512::f32>;
-      return {avx512::load_block<V, Query>, avx512::decode<V, Stored>};
+      return {avx512::load_block<V, Query>, avx512::decode<V, Stored>, avx512::merge_row<V, Query>};
     }
     case isa::avx2: {
       using V = std::conditional_t<wide, avx2::f64, avx2::f32>;
-      return {avx2::load_block<V, Query>, avx2::decode<V, Stored>};
+      return {avx2::load_block<V, Query>, avx2::decode<V, Stored>, avx2::merge_row<V, Query>};
     }
 #endif
     default: {
       using V = std::conditional_t<wide, baseline::f64, baseline::f32>;
-      return {baseline::load_block<V, Query>, baseline::decode<V, Stored>};
+      return {baseline::load_block<V, Query>, baseline::decode<V, Stored>, baseline::merge_row<V, Query>};
     }
   }
 }
@@ -58,7 +59,9 @@ bool is_decode(const problem<Scalar, Stored>& p) {
 
 /// Keys that one task reads. It follows from the number of keys alone, so that neither threads nor the rest of a batch change a
 /// result.
-inline index decode_part(index n_kv) { return (std::max)(11 * decode_block, (n_kv / 32 + decode_block - 1) / decode_block * decode_block); }
+inline index decode_part(index n_kv) {
+  return (std::max)(11 * decode_block, (n_kv / 32 + decode_block - 1) / decode_block * decode_block);
+}
 
 /// The keys of sequence b that any of its queries may see by position, cut into parts.
 struct decode_cut {
@@ -87,24 +90,19 @@ struct decode_results {
   Acc& sum(index part, index row) const { return data[part * part_size() + rows * (d_v + 1) + row]; }
 };
 
-/// Merges the parts of one row, in their order, with the sink of its head, into the first. Returns the natural log-sum-exp.
+/// What each part of a row, in their order, and the sink of its head have to do with the whole: the sum of a part becomes the factor
+/// of its values. Returns the natural log-sum-exp.
 template <typename Acc>
-Acc merge_parts(const decode_results<Acc>& results, index parts, index row, const score_params<Acc>& score) {
+Acc weigh_parts(const decode_results<Acc>& results, index parts, index row, const score_params<Acc>& score) {
   constexpr double ln2 = 0.69314718055994531;
   const Acc sink = static_cast<Acc>(score.sink / ln2);
   Acc top = score.has_sink ? sink : std::numeric_limits<Acc>::lowest();
   for (index s = 0; s < parts; ++s) top = (std::max)(top, results.largest(s, row));
-  Acc* const out = results.out(0, row);
   Acc sum = score.has_sink ? std::exp2(sink - top) : Acc(0);
-  for (index s = 0; s < parts; ++s) {
-    const Acc weight = std::exp2(results.largest(s, row) - top);
-    const Acc* const part = results.out(s, row);
-    for (index c = 0; c < results.d_v; ++c) out[c] = s == 0 ? weight * part[c] : out[c] + weight * part[c];
-    sum += weight * results.sum(s, row);
-  }
-  if (bits_of(sum) == 0) return negative_infinity<Acc>();  // no key and no sink: out is 0 already
-  for (index c = 0; c < results.d_v; ++c) out[c] /= sum;
-  return static_cast<Acc>(top * ln2 + std::log(static_cast<double>(sum)));
+  for (index s = 0; s < parts; ++s) sum += std::exp2(results.largest(s, row) - top) * results.sum(s, row);
+  const bool empty = bits_of(sum) == 0;  // no key and no sink
+  for (index s = 0; s < parts; ++s) results.sum(s, row) = empty ? Acc(0) : std::exp2(results.largest(s, row) - top) / sum;
+  return empty ? negative_infinity<Acc>() : static_cast<Acc>(top * ln2 + std::log(static_cast<double>(sum)));
 }
 
 /// Few queries against many keys. A task is all query rows of one key/value head against a part of its keys; then the parts of each
@@ -177,8 +175,9 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory) {
     for (index row = 0; row < result.rows; ++row) {
       const index i = row % p.n_q(b);
       const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + row / p.n_q(b));
-      const Acc lse = merge_parts(result, parts, row, head.score);
-      for (index c = 0; c < d_v; ++c) head.out(i, c) = Scalar(result.out(0, row)[c]);
+      const Acc lse = weigh_parts(result, parts, row, head.score);
+      kernel.merge_row(result.out(0, row), &result.sum(0, row), result.part_size(), parts, d_v,
+                       reinterpret_cast<Query*>(head.out.data + i * head.out.row_stride), head.out.col_stride);
       if (head.lse.data) head.lse(i, 0) = lse;
     }
   });
