@@ -33,8 +33,12 @@ TEST_CASE("streaming_attention carries derivatives") {
   heed::attention_options options;
   options.causal = heed::causal::bottom_right;
   options.softcap = 2;
-  const auto got = heed::streaming_attention_with_lse(query, key, value, options);
-  const auto want = heed::reference_attention_with_lse(query, key, value, options);
+  const heed::row_vector<dual> sinks = heed::row_vector<dual>::Constant(1, dual(0.5, Eigen::Vector3d::Zero()));
+  const auto got = heed::streaming_attention_with_lse(query, key, value, options, heed::sinks(sinks), heed::logit_scales(sinks));
+  const auto want = heed::reference_attention_with_lse(query, key, value, options, heed::sinks(sinks), heed::logit_scales(sinks));
+  const heed::row_vector<dual> wrong = heed::row_vector<dual>::Constant(1, dual(1.5e308, Eigen::Vector3d::Zero()));
+  testing::check_refused([&] { heed::streaming_attention(query, key, value, options, heed::sinks(wrong)); },
+                         {"heed::streaming_attention: sinks: logit 0 is out of range"});
   for (int axis = 0; axis < 3; ++axis) {
     const auto derivative = [axis](const dual& x) { return x.derivatives()(axis); };
     const Eigen::MatrixXd got_out = got.out.unaryExpr(derivative), want_out = want.out.unaryExpr(derivative);

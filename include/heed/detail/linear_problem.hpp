@@ -123,15 +123,17 @@ struct linear_problem {
 template <typename Acc>
 void check_decays(const char* function, const tensor_view<const Acc>& log_gate) {
   const auto refuse = [&](index b, index h, index t, index c) {
-    fail_with("heed::", function, ": log_gate must be 0 or less, but is ", log_gate(b, h, t, c), " at [", b, ", ", h, ", ", t, ", ", c,
-              "]");
+    fail_with("heed::", function, ": log_gate must be 0 or less, but is ", shown(log_gate(b, h, t, c)), " at [", b, ", ", h, ", ", t,
+              ", ", c, "]");
   };
   for (index b = 0; b < log_gate.batch; ++b)
     for (index h = 0; h < log_gate.heads; ++h)
       for (index t = 0; t < log_gate.rows; ++t) {
-        if (std::is_arithmetic<Acc>::value && log_gate.col_stride == 1 && log_gate.cols > 8) {  // which Eigen does in vectors
-          const Eigen::Map<const Eigen::Array<Acc, 1, Eigen::Dynamic>> row(&log_gate(b, h, t, 0), log_gate.cols);
-          if (!(row.maxCoeff() > Acc(0))) continue;
+        if constexpr (std::is_arithmetic<Acc>::value) {
+          if (log_gate.col_stride == 1 && log_gate.cols > 8) {  // which Eigen does in vectors
+            const Eigen::Map<const Eigen::Array<Acc, 1, Eigen::Dynamic>> row(&log_gate(b, h, t, 0), log_gate.cols);
+            if (!(row.maxCoeff() > Acc(0))) continue;
+          }
         }
         for (index c = 0; c < log_gate.cols; ++c)
           if (log_gate(b, h, t, c) > Acc(0)) refuse(b, h, t, c);

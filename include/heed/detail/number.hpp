@@ -36,6 +36,16 @@ Acc negative_infinity() {
   return Acc(-std::numeric_limits<Acc>::infinity());
 }
 
+/// A number of any scalar type in a message; of a type of the caller's there is only arithmetic to be had.
+template <typename Scalar>
+message_part shown(const Scalar& x) {
+  if constexpr (std::is_arithmetic<Scalar>::value) {
+    return message_part(x);
+  } else {
+    return message_part("out of range");
+  }
+}
+
 /// Scores are finite where their magnitude stays below this: the kernels keep them in units of ln 2.
 template <typename Acc>
 constexpr double largest_score() {

@@ -197,15 +197,15 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     for (index h = 0; h < heads; ++h) {
       const Acc scale = Acc(p.scale()) * terms.logit_scales->values[h];
       if (scale > most || scale < -most)
-        fail_with("heed::", function, ": logit_scales: factor ", h, " is ", terms.logit_scales->values[h], ", which makes the scale ",
-                  p.scale(), " more than a score may be, ", most);
+        fail_with("heed::", function, ": logit_scales: factor ", h, " is ", shown(terms.logit_scales->values[h]),
+                  ", which makes the scale ", p.scale(), " more than a score may be, ", largest_score<Acc>());
     }
   if (terms.sinks)
     for (index h = 0; h < heads; ++h) {
       const Acc& sink = terms.sinks->values[h];
       if (sink > most || (sink < -most && !is_negative_infinity(sink)))
-        fail_with("heed::", function, ": sinks: logit ", h, " is ", sink, ", but a score's magnitude is at most ", most,
-                  " (and no sink is -infinity)");
+        fail_with("heed::", function, ": sinks: logit ", h, " is ", shown(sink), ", but a score's magnitude is at most ",
+                  largest_score<Acc>(), " (and no sink is -infinity)");
     }
   if (terms.key_lengths) {
     const index_list& lengths = *terms.key_lengths;
