@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-FILES = ["eigen_only.cpp", "eigen_formula.cpp", "heed_attention.cpp", "heed_everything.cpp"]
+FILES = ["eigen_only.cpp", "eigen_formula.cpp", "heed_attention.cpp", "heed_everything.cpp", "heed_elsewhere.cpp"]
 
 
 def compile_seconds(command):

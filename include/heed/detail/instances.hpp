@@ -21,7 +21,8 @@
   keyword template void set::gemm<set::V, In>(const gemm_params<In>&) noexcept;      \
   keyword template void set::gemm_few<set::V, In>(const gemm_params<In>&) noexcept;
 
-#define HEED_DECODE_KERNELS(keyword, set, V, Stored, Acc) \
+#define HEED_DECODE_KERNELS(keyword, set, V, Stored, Acc)                                        \
+  keyword template void set::load_block<set::V, Stored>(const Stored*, size, size, size, size, Acc*, size) noexcept; \
   keyword template void set::decode<set::V, Stored>(const decode_params<Stored, Acc>&) noexcept;
 
 // What a set has besides.

@@ -30,6 +30,12 @@ struct f32 {
   HEED_INLINE static f32 zero() { return {_mm_setzero_ps()}; }
   HEED_INLINE static f32 broadcast(float x) { return {_mm_set1_ps(x)}; }
   HEED_INLINE static f32 load(const float* p) { return {_mm_loadu_ps(p)}; }
+  HEED_INLINE static f32 load(const float* p, size n) {
+    if (n > 3) return load(p);
+    const __m128 zero = _mm_setzero_ps();
+    const __m128 two = n > 1 ? _mm_loadl_pi(zero, reinterpret_cast<const __m64*>(p)) : n > 0 ? _mm_load_ss(p) : zero;
+    return {n > 2 ? _mm_movelh_ps(two, _mm_load_ss(p + 2)) : two};
+  }
   HEED_INLINE void store(float* p) const { _mm_storeu_ps(p, reg); }
 
   HEED_INLINE static f32 load(const std::int8_t* p) {
