@@ -21,6 +21,9 @@
   keyword template void set::gemm<set::V, In>(const gemm_params<In>&) noexcept;      \
   keyword template void set::gemm_few<set::V, In>(const gemm_params<In>&) noexcept;
 
+#define HEED_MERGE_KERNEL(keyword, set, V, Out, Acc) \
+  keyword template void set::merge_row<set::V, Out>(const Acc*, const Acc*, size, size, size, Out*, size) noexcept;
+
 #define HEED_DECODE_KERNELS(keyword, set, V, Stored, Acc)                                        \
   keyword template void set::load_block<set::V, Stored>(const Stored*, size, size, size, size, Acc*, size) noexcept; \
   keyword template void set::decode<set::V, Stored>(const decode_params<Stored, Acc>&) noexcept;
@@ -49,6 +52,10 @@
   HEED_DECODE_KERNELS(keyword, set, f32, half_bits, float)                                                      \
   HEED_DECODE_KERNELS(keyword, set, f32, std::int8_t, float)                                                    \
   HEED_DECODE_KERNELS(keyword, set, f64, double, double)                                                        \
+  HEED_MERGE_KERNEL(keyword, set, f32, float, float)                                                           \
+  HEED_MERGE_KERNEL(keyword, set, f32, bfloat16_bits, float)                                                   \
+  HEED_MERGE_KERNEL(keyword, set, f32, half_bits, float)                                                       \
+  HEED_MERGE_KERNEL(keyword, set, f64, double, double)                                                         \
   HEED_PRODUCT_KERNELS(keyword, set, f32, float)                                                                \
   HEED_PRODUCT_KERNELS(keyword, set, f32, bfloat16_bits)                                                        \
   HEED_PRODUCT_KERNELS(keyword, set, f32, half_bits)                                                            \
