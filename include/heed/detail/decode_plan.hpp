@@ -99,9 +99,13 @@ Acc weigh_parts(const decode_results<Acc>& results, index parts, index row, cons
   Acc top = score.has_sink ? sink : std::numeric_limits<Acc>::lowest();
   for (index s = 0; s < parts; ++s) top = (std::max)(top, results.largest(s, row));
   Acc sum = score.has_sink ? std::exp2(sink - top) : Acc(0);
-  for (index s = 0; s < parts; ++s) sum += std::exp2(results.largest(s, row) - top) * results.sum(s, row);
+  for (index s = 0; s < parts; ++s) {
+    const Acc weight = std::exp2(results.largest(s, row) - top);
+    sum += weight * results.sum(s, row);
+    results.sum(s, row) = weight;
+  }
   const bool empty = bits_of(sum) == 0;  // no key and no sink
-  for (index s = 0; s < parts; ++s) results.sum(s, row) = empty ? Acc(0) : std::exp2(results.largest(s, row) - top) / sum;
+  for (index s = 0; s < parts; ++s) results.sum(s, row) = empty ? Acc(0) : results.sum(s, row) / sum;
   return empty ? negative_infinity<Acc>() : static_cast<Acc>(top * ln2 + std::log(static_cast<double>(sum)));
 }
 

@@ -46,11 +46,14 @@ message_part shown(const Scalar& x) {
   }
 }
 
+/// What bounds a score: float, or double for every other type.
+template <typename Acc>
+using score_limits = std::numeric_limits<std::conditional_t<std::is_same<Acc, float>::value, float, double>>;
+
 /// Scores are finite where their magnitude stays below this: the kernels keep them in units of ln 2.
 template <typename Acc>
 constexpr double largest_score() {
-  using number = std::conditional_t<std::is_same<Acc, float>::value, float, double>;
-  return static_cast<double>((std::numeric_limits<number>::max)()) * 0.6931471805599453;
+  return static_cast<double>((score_limits<Acc>::max)()) * 0.6931471805599453;
 }
 
 [[noreturn]] inline void fail_number(const char* function, const char* what, double x, double least, double most) {
@@ -61,8 +64,7 @@ constexpr double largest_score() {
 /// An option that takes part in the arithmetic of scores must not become infinite, or 0 where it is not, in their type.
 template <typename Acc>
 void check_number(const char* function, const char* what, double x) {
-  using number = std::conditional_t<std::is_same<Acc, float>::value, float, double>;
-  constexpr double least = static_cast<double>((std::numeric_limits<number>::min)()), most = largest_score<Acc>();
+  constexpr double least = static_cast<double>((score_limits<Acc>::min)()), most = largest_score<Acc>();
   const double magnitude = x < 0 ? -x : x;
   const bool held = is_finite(x) && (x == 0 || (magnitude >= least && magnitude <= most));
   if (!held) fail_number(function, what, x, least, most);
