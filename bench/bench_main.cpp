@@ -126,6 +126,7 @@ int main(int argc, char** argv) {
 
   if (!list) bench::describe_machine();
   bench::register_forward(everything);
+  bench::register_layout(everything);
   bench::register_small(everything);
   bench::register_terms(everything);
   bench::register_decode(everything);

@@ -82,13 +82,16 @@ double best_seconds(benchmark::State& state, const Call& call, const After& afte
 
 /// Runs the benchmark, sets its counters and returns the fastest call's seconds. GFLOP/s is that of the fastest call. The share of the
 /// peak compares each call with the peak right behind it, for the clock of a core wanders by a tenth within seconds, and is that of
-/// the best tenth of the calls: the others are those that something else on the machine disturbed.
-template <typename Scalar, typename Call>
-double measure(benchmark::State& state, const work& todo, const Call& call) {
+/// the best tenth of the calls: the others are those that something else on the machine disturbed. after(seconds a call) runs behind
+/// each, off the clock.
+template <typename Scalar, typename Call, typename After>
+double measure(benchmark::State& state, const work& todo, const Call& call, const After& after) {
   const burst peak = fma_burst<heed::accumulator_t<Scalar>>(todo.target);
   std::vector<double> shares;
-  const double best = best_seconds(
-      state, call, [&](double seconds) { shares.push_back(todo.operations / seconds / (best_rate(peak, 50e-6) * todo.threads)); });
+  const double best = best_seconds(state, call, [&](double seconds) {
+    shares.push_back(todo.operations / seconds / (best_rate(peak, 50e-6) * todo.threads));
+    after(seconds);
+  });
   const auto share = shares.begin() + std::ptrdiff_t(shares.size() * 9 / 10);
   std::nth_element(shares.begin(), share, shares.end());
   const double rate = todo.operations / best;
@@ -99,6 +102,10 @@ double measure(benchmark::State& state, const work& todo, const Call& call) {
     state.counters["of_bf16_peak"] = *share * fma / pairs;
   }
   return best;
+}
+template <typename Scalar, typename Call>
+double measure(benchmark::State& state, const work& todo, const Call& call) {
+  return measure<Scalar>(state, todo, call, [](double) {});
 }
 
 }  // namespace bench

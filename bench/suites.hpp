@@ -5,6 +5,7 @@
 namespace bench {
 
 void register_forward(bool everything);
+void register_layout(bool everything);
 void register_small(bool everything);
 void register_terms(bool everything);
 void register_decode(bool everything);

@@ -5,8 +5,9 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// All query rows that share one key/value head, against the keys [j_begin, j_end). Row r is query r % n_q of head r / n_q of the
-/// group. What comes out is a part: sums over these keys only, not divided by the sum of the weights and without a sink.
+/// All query rows that share one key/value head, against the keys [j_begin, j_end), the same for all heads of a call. Row r is query r
+/// % n_q of head r / n_q of the group. What comes out is a part: sums over these keys only, not divided by the sum of the weights and
+/// without a sink.
 template <typename Stored, typename Acc>
 struct decode_params {
   const Acc* query = nullptr;  // rows x d_k
@@ -26,13 +27,30 @@ struct decode_params {
 /// tile.
 constexpr size decode_block = 48;
 /// Half as many where a row has more bytes than this, so that K and V rows stay in the nearest cache (12 KiB each for 128 floats).
-constexpr size decode_keys(size row_bytes) { return row_bytes > 256 ? decode_block / 2 : decode_block; }
+constexpr size decode_block_of(size row_bytes) { return row_bytes > 256 ? decode_block / 2 : decode_block; }
 
-/// Elements of scratch that a call needs: packed queries, scores, running sums, maxima and rescales of the rows, copies of a block of
-/// keys and values, and which pairs of the block are seen.
-constexpr size decode_scratch(size rows, size d_k, size d_v) {
-  return rows * (padded_row(d_k) + 2 * decode_block) + padded_row(rows) * 18 + decode_block * (padded_row(d_k) + padded_row(d_v));
+/// Elements of scratch that a head needs: packed queries, scores, and of each row its running sums, a vector of the widest instruction
+/// set, its maximum and its rescale.
+constexpr size decode_scratch(size rows, size d_k) {
+  constexpr size widest = padded_row(1);
+  return rows * (padded_row(d_k) + decode_block) + padded_row(rows) * (widest + 2);
 }
+
+/// Scratch that the heads of a worker use in turns: copies of a block of keys and values, and which pairs of the block are seen.
+template <typename Acc>
+struct decode_copies {
+  Acc *key, *value;
+  bool* seen;
+
+  /// Elements that `rows` query rows need.
+  static constexpr size elements(size rows, size d_k, size d_v) {
+    return decode_block * (padded_row(d_k) + padded_row(d_v)) + rows * decode_block;
+  }
+  static decode_copies carve(Acc* scratch, size d_k, size d_v) {
+    Acc* const value = scratch + decode_block * padded_row(d_k);
+    return {scratch, value, reinterpret_cast<bool*>(value + decode_block * padded_row(d_v))};
+  }
+};
 
 }  // namespace detail
 HEED_NAMESPACE_END

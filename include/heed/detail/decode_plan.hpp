@@ -19,7 +19,7 @@ namespace detail {
 template <typename Query, typename Stored, typename Acc>
 struct decode_kernel {
   void (*load_query)(const Query*, size row, size col, size rows, size cols, Acc* to, size to_row) noexcept;
-  void (*run)(const decode_params<Stored, Acc>&) noexcept;
+  void (*run)(const decode_params<Stored, Acc>* heads, size num_heads, const decode_copies<Acc>&) noexcept;
   void (*merge_row)(const Acc* part, const Acc* factor, size step, size parts, size d, Query* to, size col) noexcept;
 };
 
@@ -45,16 +45,14 @@ decode_kernel<Query, Stored, Acc> select_decode(isa target) {
   }
 }
 
-/// Whether every sequence has so few queries for its keys that decode beats the forward kernel. That one spends as much on a single
-/// query as on a vector of them and reads the keys once for each query head; decode spends in proportion, but takes blocks with hidden
-/// pairs row by row. Measured on AVX-512: one query wins from a few keys on, 4 from some hundred, 8 from two thousand, 16 never by
-/// much. Block masks stay with the forward kernel, which does not read what they hide.
+/// Whether sequence b has so few queries for its keys that decode beats the forward kernel. That one spends as much on a single query
+/// as on a vector of them and reads the keys once for each query head; decode spends in proportion, but takes blocks with hidden pairs
+/// row by row. Measured on AVX-512: one query wins from a few keys on, 4 from some hundred, 8 from two thousand, 16 never by much.
+/// Block masks stay with the forward kernel, which does not read what they hide.
 template <typename Scalar, typename Stored>
-bool is_decode(const problem<Scalar, Stored>& p) {
+bool is_decode(const problem<Scalar, Stored>& p, index b) {
   if (p.terms.sparse()) return false;
-  for (index b = 0; b < p.batch(); ++b)
-    if (p.n_q(b) > 1 && (p.n_q(b) > 8 || p.n_kv(b) < 256 * p.n_q(b))) return false;
-  return true;
+  return p.n_q(b) <= 1 || (p.n_q(b) <= 8 && p.n_kv(b) >= 256 * p.n_q(b));
 }
 
 /// Keys that one task reads. It follows from the number of keys alone, so that neither threads nor the rest of a batch change a
@@ -109,71 +107,102 @@ Acc weigh_parts(const decode_results<Acc>& results, index parts, index row, cons
   return empty ? negative_infinity<Acc>() : static_cast<Acc>(top * ln2 + std::log(static_cast<double>(sum)));
 }
 
-/// Few queries against many keys. A task is all query rows of one key/value head against a part of its keys; then the parts of each
-/// head are merged in a fixed order.
+/// Key/value heads that are decoded together: all, where their rows lie side by side, for then the bytes come in the order of memory;
+/// alone, each head would fetch a few lines of every page, and look the page up, again.
+constexpr index decode_heads_limit = 64;
 template <typename Scalar, typename Stored>
-void decode(const problem<Scalar, Stored>& p, workspace& memory) {
+index decode_heads(const problem<Scalar, Stored>& p, index parts) {
+  const bool side_by_side = p.key.elements.head_stride == p.key.cols && p.value.elements.head_stride == p.value.cols;
+  if (!side_by_side || p.key.heads < 2) return 1;
+  index heads = (std::min)(p.key.heads, decode_heads_limit);
+  const index workers = workers_of(p.options);
+  while (workers > 1 && heads > 1 && p.key.heads / heads * parts < 4 * workers) heads = (heads + 1) / 2;
+  return heads;
+}
+
+struct every_sequence {
+  bool operator()(index) const { return true; }
+};
+
+/// Few queries against many keys, for the sequences b that are `chosen`. A task is all query rows of some key/value heads against a
+/// part of their keys; then the parts of each head are merged in a fixed order.
+template <typename Scalar, typename Stored, typename Chosen = every_sequence>
+void decode(const problem<Scalar, Stored>& p, workspace& memory, const Chosen& chosen = {}) {
   using Acc = accumulator_t<Scalar>;
   using Query = kernel_scalar<Scalar>;
   using In = kernel_scalar<Stored>;
   const auto kernel = select_decode<Query, In, Acc>(p.options.target);
   const index batch = p.batch(), kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols;
-  index longest = 1, most_rows = 0;  // parts of a sequence: at least one, which may have no key
+  index longest = 1, most_rows = 0, all_parts = 0;  // parts of a sequence: at least one, which may have no key
   for (index b = 0; b < batch; ++b) {
-    longest = (std::max)(longest, cut_keys(p, b).parts());
+    if (!chosen(b)) continue;
+    const index parts = (std::max)(index(1), cut_keys(p, b).parts());
+    longest = (std::max)(longest, parts);
+    all_parts += parts;
     most_rows = (std::max)(most_rows, p.n_q(b) * group);
   }
-  const index tasks = batch * kv_heads * longest;
+  if (most_rows == 0) return;
+  const index together = decode_heads(p, all_parts), bundles = (kv_heads + together - 1) / together;
+  const index tasks = batch * bundles * longest;
   const int workers = workers_of(p.options, tasks);
 
   const auto padded = [](index bytes) { return (bytes + 63) / 64 * 64; };
   const index score_bytes = padded(group * index(sizeof(score_params<Acc>)));
   const index query_bytes = padded(most_rows * padded_row(d_k) * index(sizeof(Acc)));
-  const index worker_bytes = score_bytes + query_bytes + padded(decode_scratch(most_rows, d_k, d_v) * index(sizeof(Acc)));
+  const index head_bytes = score_bytes + query_bytes + padded(decode_scratch(most_rows, d_k) * index(sizeof(Acc)));
+  const index worker_bytes = together * head_bytes + padded(decode_copies<Acc>::elements(most_rows, d_k, d_v) * index(sizeof(Acc)));
   const index result_size = most_rows * (d_v + 2);
-  unsigned char* const scratch =
-      static_cast<unsigned char*>(memory.reserve(workers * worker_bytes + tasks * result_size * index(sizeof(Acc))));
+  unsigned char* const scratch = static_cast<unsigned char*>(
+      memory.reserve(workers * worker_bytes + batch * kv_heads * longest * result_size * index(sizeof(Acc))));
   Acc* const results = reinterpret_cast<Acc*>(scratch + workers * worker_bytes);
   const auto results_of = [&](index b, index h_kv) {
     return decode_results<Acc>{results + (b * kv_heads + h_kv) * longest * result_size, p.n_q(b) * group, d_v};
   };
 
   for_each_task(tasks, workers, p.options.executor, [&](index task, int worker) {
-    const index part = task % longest, h_kv = task / longest % kv_heads, b = task / longest / kv_heads;
+    const index part = task % longest, first_head = task / longest % bundles * together, b = task / longest / bundles;
+    if (!chosen(b) || p.n_q(b) == 0) return;
     const decode_cut cut = cut_keys(p, b);
     if (part > 0 && part >= cut.parts()) return;
     unsigned char* const own = scratch + worker * worker_bytes;
-    score_params<Acc>* const score = reinterpret_cast<score_params<Acc>*>(own);
-    Acc* const query = reinterpret_cast<Acc*>(own + score_bytes);
-    for (index g = 0; g < group; ++g) {
-      const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + g);
-      new (score + g) score_params<Acc>(head.score);
-      kernel.load_query(reinterpret_cast<const Query*>(head.query.data), head.query.row_stride, head.query.col_stride, p.n_q(b), d_k,
-                        query + g * p.n_q(b) * padded_row(d_k), padded_row(d_k));
+    decode_params<In, Acc> heads[decode_heads_limit];
+    const index num_heads = (std::min)(together, kv_heads - first_head);
+    for (index n = 0; n < num_heads; ++n) {
+      const index h_kv = first_head + n;
+      unsigned char* const of_head = own + n * head_bytes;
+      score_params<Acc>* const score = reinterpret_cast<score_params<Acc>*>(of_head);
+      Acc* const query = reinterpret_cast<Acc*>(of_head + score_bytes);
+      for (index g = 0; g < group; ++g) {
+        const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + g);
+        new (score + g) score_params<Acc>(head.score);
+        kernel.load_query(reinterpret_cast<const Query*>(head.query.data), head.query.row_stride, head.query.col_stride, p.n_q(b), d_k,
+                          query + g * p.n_q(b) * padded_row(d_k), padded_row(d_k));
+      }
+      const head_problem<Scalar, Stored> head = p.head(b, h_kv * group);
+      const decode_results<Acc> result = results_of(b, h_kv);
+      decode_params<In, Acc>& params = heads[n];
+      params.query = query;
+      params.query_row = padded_row(d_k);
+      params.key = source_of(head.key);
+      params.value = source_of(head.value);
+      params.score = score;
+      params.rows = p.n_q(b) * group;
+      params.n_q = p.n_q(b);
+      params.d_k = d_k;
+      params.d_v = d_v;
+      params.j_begin = cut.begin + part * cut.part;
+      params.j_end = (std::min)(params.j_begin + cut.part, cut.end);
+      params.out = result.out(part, 0);
+      params.max = &result.largest(part, 0);
+      params.sum = &result.sum(part, 0);
+      params.scratch = of_head + score_bytes + query_bytes;
     }
-    const head_problem<Scalar, Stored> head = p.head(b, h_kv * group);
-    const decode_results<Acc> result = results_of(b, h_kv);
-    decode_params<In, Acc> params;
-    params.query = query;
-    params.query_row = padded_row(d_k);
-    params.key = source_of(head.key);
-    params.value = source_of(head.value);
-    params.score = score;
-    params.rows = p.n_q(b) * group;
-    params.n_q = p.n_q(b);
-    params.d_k = d_k;
-    params.d_v = d_v;
-    params.j_begin = cut.begin + part * cut.part;
-    params.j_end = (std::min)(params.j_begin + cut.part, cut.end);
-    params.out = result.out(part, 0);
-    params.max = &result.largest(part, 0);
-    params.sum = &result.sum(part, 0);
-    params.scratch = own + score_bytes + query_bytes;
-    if (params.rows > 0) kernel.run(params);
+    kernel.run(heads, num_heads, decode_copies<Acc>::carve(reinterpret_cast<Acc*>(own + together * head_bytes), d_k, d_v));
   });
 
   for_each_task(batch * kv_heads, workers, p.options.executor, [&](index task, int) {
     const index h_kv = task % kv_heads, b = task / kv_heads;
+    if (!chosen(b)) return;
     const decode_results<Acc> result = results_of(b, h_kv);
     const index parts = (std::max)(index(1), cut_keys(p, b).parts());
     for (index row = 0; row < result.rows; ++row) {

@@ -58,7 +58,8 @@ row_source<kernel_scalar<Stored>> source_of(const stored_rows<Stored>& rows) {
           rows.page_stride,
           rows.scales,
           rows.scale_stride,
-          rows.scale_page_stride};
+          rows.scale_page_stride,
+          false};
 }
 
 /// The forward kernel of one instruction set.

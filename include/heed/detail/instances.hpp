@@ -26,7 +26,7 @@
 
 #define HEED_DECODE_KERNELS(keyword, set, V, Stored, Acc)                                        \
   keyword template void set::load_block<set::V, Stored>(const Stored*, size, size, size, size, Acc*, size) noexcept; \
-  keyword template void set::decode<set::V, Stored>(const decode_params<Stored, Acc>&) noexcept;
+  keyword template void set::decode<set::V, Stored>(const decode_params<Stored, Acc>*, size, const decode_copies<Acc>&) noexcept;
 
 // What a set has besides.
 #define HEED_OTHER_KERNELS_baseline(keyword)

@@ -83,22 +83,30 @@ struct row_source {
   size page_rows = 1, page_stride = 0;
   const float* scales = nullptr;  // the factor of each row; null: 1
   size scale_row = 0, scale_page_stride = 0;
+  bool gather = false;  // a block of rows is copied before it is multiplied, though a kernel could read it in place
 };
 
-/// One head: query rows [row_begin, row_end) against keys [0, n_kv). Strides count elements.
+/// One head of a forward call.
+template <typename In, typename Stored, typename Acc>
+struct forward_head {
+  const In* query = nullptr;
+  In* out = nullptr;
+  Acc* lse = nullptr;  // natural log, one for each query row; null: not wanted
+  row_source<Stored> key, value;
+  score_params<Acc> score;
+  size kv_head = 0;  // its number
+};
+
+/// Query rows [row_begin, row_end) of some heads against keys [0, n_kv). Strides count elements.
 template <typename In, typename Stored, typename Acc>
 struct forward_params {
-  const In* query = nullptr;
-  size query_row = 0, query_col = 1;
-  row_source<Stored> key, value;
-  In* out = nullptr;
-  size out_row = 0, out_col = 1;
-  Acc* lse = nullptr;  // natural log, one for each query row; null: not wanted
-  size lse_row = 1;
+  const forward_head<In, Stored, Acc>* heads = nullptr;
+  size num_heads = 1;  // at most forward_heads_limit
+  size query_row = 0, query_col = 1, out_row = 0, out_col = 1, lse_row = 1;
   size row_begin = 0, row_end = 0;
   size n_kv = 0, d_k = 0, d_v = 0;
-  score_params<Acc> score;
   size group = 1;           // blocks of queries that go through the keys together, at most forward_group_limit
+  size kv_heads = 1;        // key/value heads whose queries may go together; more than one: they lie side by side
   void* scratch = nullptr;  // 64-byte aligned, forward_scratch elements of the accumulator type
 };
 
@@ -108,17 +116,8 @@ constexpr size forward_block = 128;
 /// Rows of a copied block are padded to the widest vector of any instruction set.
 constexpr size padded_row(size n) { return (n + 15) / 16 * 16; }
 
-/// How many blocks of `width` queries go through the keys together. Keys and values that stay in the second-level cache are as near
-/// for the next block of queries as the queries would be; others, and those that must be copied, are shared by as many as keep some of
-/// it free. `level2` is its size in bytes.
-constexpr size forward_group_limit = 8;
-constexpr size forward_group(size width, size element, size d_k, size d_v, size n_kv, bool copies, size level2) {
-  constexpr size shared = size(320) << 10;  // bytes
-  if (!copies && n_kv * (d_k + d_v) * element <= level2 / 2) return 1;
-  const size each = width * (padded_row(d_k) + padded_row(d_v)) * element;
-  const size group = each > 0 ? shared / each : 1;
-  return group < 1 ? 1 : group > forward_group_limit ? forward_group_limit : group;
-}
+/// Blocks of queries, and heads, that go through the keys together at most.
+constexpr size forward_group_limit = 48, forward_heads_limit = 8;
 
 /// Elements of scratch that a call with blocks of `width` queries needs: packed queries and sums of values of each block that goes
 /// together, the scores, which pairs are seen (bytes, no more than one element a pair), a part of the sums, and copies of a block of

@@ -1,0 +1,154 @@
+// Heads side by side: queries, keys, values and outputs of [B,N,H,D], as projections leave them and caches keep them, where the rows
+// of one head lie H * D numbers apart; beside the same call on [B,H,N,D], whose rows are dense.
+#include "measure.hpp"
+#include "suites.hpp"
+
+#include <heed/multi_head.hpp>
+#include <heed/projection.hpp>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace bench {
+namespace {
+
+using heed::index;
+
+/// One of the operands in both layouts, the same numbers in each.
+template <typename Scalar>
+struct tensor {
+  tensor(index heads, index n, index d, std::uint64_t seed)
+      : side_by_side(random_rows<Scalar>(n, heads * d, seed)), dense(heads * n, d), num_heads(heads) {
+    for (index h = 0; h < heads; ++h) dense.middleRows(h * n, n) = side_by_side.middleCols(h * d, d);
+  }
+  auto view(bool bnhd) {
+    const index n = side_by_side.rows(), d = dense.cols();
+    return bnhd ? heed::bnhd(side_by_side.data(), 1, n, num_heads, d) : heed::bhnd(dense.data(), 1, num_heads, n, d);
+  }
+  heed::rows<Scalar> side_by_side, dense;
+  index num_heads;
+};
+
+struct shape {
+  index heads, kv_heads, d, n_q, n_kv;
+};
+
+/// Calls in turns in both layouts. The counters are those of `bnhd`; of_dense is the time of a dense call over that of the call before
+/// it, the median of all turns.
+template <typename Scalar>
+void layout(benchmark::State& state, const shape& sizes, bool bnhd) {
+  tensor<Scalar> query(sizes.heads, sizes.n_q, sizes.d, 1), out(sizes.heads, sizes.n_q, sizes.d, 2);
+  tensor<Scalar> key(sizes.kv_heads, sizes.n_kv, sizes.d, 3), value(sizes.kv_heads, sizes.n_kv, sizes.d, 4);
+  heed::attention_options options;
+  options.causal = state.range(0) ? heed::causal::bottom_right : heed::causal::none;
+  options.threads = int(state.range(1));
+  const auto call = [&](bool side_by_side, heed::workspace& memory) {
+    heed::multi_head_attention_into(query.view(side_by_side), key.view(side_by_side), value.view(side_by_side), out.view(side_by_side),
+                                    {}, options, memory);
+    benchmark::DoNotOptimize(out.dense.data());
+  };
+  report_extra_bytes(state, [&] {
+    heed::workspace fresh;
+    call(bnhd, fresh);
+  });
+  heed::workspace memory, memory_of_dense;
+  std::vector<double> of_dense;
+  call(false, memory_of_dense);
+  const double hidden = options.causal == heed::causal::none ? 0 : double(sizes.n_q) * double(sizes.n_q - 1) / 2;
+  const double pairs = double(sizes.n_q) * double(sizes.n_kv) - hidden;
+  measure<Scalar>(
+      state, {4 * double(sizes.d) * double(sizes.heads) * pairs, options.threads}, [&] { call(bnhd, memory); },
+      [&](double seconds) {
+        if (!bnhd) return;
+        const int calls = (std::max)(1, int(20e-6 / seconds));
+        const auto start = std::chrono::steady_clock::now();
+        for (int i = 0; i < calls; ++i) call(false, memory_of_dense);
+        of_dense.push_back(seconds_since(start) / calls / seconds);
+      });
+  if (of_dense.empty()) return;
+  const auto middle = of_dense.begin() + std::ptrdiff_t(of_dense.size() / 2);
+  std::nth_element(of_dense.begin(), middle, of_dense.end());
+  state.counters["of_dense"] = *middle;
+}
+
+template <typename Scalar>
+void add(const std::string& family, const shape& sizes, const std::vector<bool>& causal, const std::vector<int>& threads) {
+  for (const bool bnhd : {false, true}) {
+    const std::string name = family + "/layout:" + (bnhd ? "bnhd/" : "bhnd/") + name_of<Scalar>() +
+                             "/heads:" + std::to_string(sizes.heads) + "/kv_heads:" + std::to_string(sizes.kv_heads) +
+                             "/d:" + std::to_string(sizes.d) + "/n_q:" + std::to_string(sizes.n_q) +
+                             "/n_kv:" + std::to_string(sizes.n_kv);
+    auto* added =
+        benchmark::RegisterBenchmark(name.c_str(), [sizes, bnhd](benchmark::State& state) { layout<Scalar>(state, sizes, bnhd); });
+    added->ArgNames({"causal", "threads"})->Unit(benchmark::kMillisecond);
+    for (const int t : threads)
+      for (const bool c : causal) added->Args({c, t});
+  }
+}
+
+/// multi_head_self_attention of 8 heads of 64 beside its parts: the four products, and attention in the layout that is best for it.
+void self_attention(benchmark::State& state) {
+  const index n = state.range(0), heads = 8, d = 64, d_model = heads * d;
+  const auto x = random_rows<float>(n, d_model, 1), w_q = random_rows<float>(d_model, d_model, 2),
+             w_k = random_rows<float>(d_model, d_model, 3), w_v = random_rows<float>(d_model, d_model, 4),
+             w_o = random_rows<float>(d_model, d_model, 5);
+  tensor<float> query(heads, n, d, 6), key(heads, n, d, 7), value(heads, n, d, 8), out(heads, n, d, 9);
+  heed::attention_options options;
+  options.threads = int(state.range(1));
+  heed::workspace memory;
+  heed::rows<float> result;
+  std::vector<double> of_parts;
+  const double products = 4 * 2 * double(n) * double(d_model) * double(d_model),
+               attention = 4 * double(n) * double(n) * double(d_model);
+  measure<float>(
+      state, {products + attention, options.threads},
+      [&] {
+        result = heed::multi_head_self_attention(x, w_q, w_k, w_v, w_o, heads, heads, options);
+        benchmark::DoNotOptimize(result.data());
+      },
+      [&](double seconds) {
+        const auto start = std::chrono::steady_clock::now();
+        const auto qkv = heed::project_qkv(x, w_q, w_k, w_v, options);
+        heed::multi_head_attention_into(query.view(false), key.view(false), value.view(false), out.view(false), {}, options, memory);
+        const auto projected = heed::project(out.side_by_side, w_o, options);
+        of_parts.push_back(seconds_since(start) / seconds);
+        benchmark::DoNotOptimize(projected.data());
+        benchmark::DoNotOptimize(qkv.query.data());
+      });
+  const auto middle = of_parts.begin() + std::ptrdiff_t(of_parts.size() / 2);
+  std::nth_element(of_parts.begin(), middle, of_parts.end());
+  state.counters["of_parts"] = *middle;
+}
+
+}  // namespace
+
+void register_layout(bool everything) {
+  const std::vector<int> one{1}, threads = std::thread::hardware_concurrency() > 1 ? std::vector<int>{1, 2} : one;
+  const std::vector<bool> both{false, true}, full{false};
+  add<float>("heads", {16, 16, 64, 2048, 2048}, both, one);
+  add<float>("heads", {8, 8, 128, 2048, 2048}, both, one);
+  add<float>("decode_heads", {32, 8, 128, 1, 16384}, full, one);
+  benchmark::RegisterBenchmark("multi_head_self_attention/f32/heads:8/d:64", self_attention)
+      ->ArgNames({"n", "threads"})
+      ->Unit(benchmark::kMillisecond)
+      ->Args({2048, 1});
+  if (!everything) return;
+  for (const index d : {64, 128})
+    for (const index heads : {8, 16, 32, 64}) {
+      const auto everyone = [&](const shape& sizes) {
+        add<float>("heads", sizes, both, threads);
+        add<double>("heads", sizes, both, threads);
+        add<Eigen::bfloat16>("heads", sizes, both, threads);
+      };
+      for (const index n_q : {16, 64, 256, 1024}) everyone({heads, heads, d, n_q, 1024});
+      if (heads * d != 1024) add<float>("heads", {heads, heads, d, 2048, 2048}, both, threads);
+      add<float>("decode_heads", {heads, heads, d, 1, 4096}, full, threads);
+      add<Eigen::bfloat16>("decode_heads", {heads, heads, d, 1, 4096}, full, threads);
+    }
+  add<float>("decode_heads", {32, 8, 128, 4, 16384}, full, threads);
+  add<Eigen::bfloat16>("decode_heads", {32, 8, 128, 1, 16384}, full, threads);
+}
+
+}  // namespace bench
