@@ -102,6 +102,7 @@ HEED_INLINE f32 split(f32 a, f32& rest) {
 HEED_INLINE f32 scale(f32 a, f32 n) {
   return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.reg), _mm256_slli_epi32(_mm256_cvtps_epi32(n.reg), 23)))};
 }
+HEED_INLINE f32 split(f32::mask m, f32 a, f32& rest) { return split({_mm256_and_ps(m.reg, a.reg)}, rest); }
 HEED_INLINE f32 scale(f32::mask m, f32 a, f32 n) { return {_mm256_and_ps(m.reg, scale(a, n).reg)}; }
 HEED_INLINE f32::mask less(f32 a, f32 b) { return {_mm256_cmp_ps(a.reg, b.reg, _CMP_LT_OQ)}; }
 HEED_INLINE f32::mask not_less(f32 a, f32 b) { return {_mm256_cmp_ps(a.reg, b.reg, _CMP_NLT_UQ)}; }
@@ -213,6 +214,7 @@ HEED_INLINE f64 scale(f64 a, f64 n) {
   const f64 biased = n + f64::broadcast(6755399441056767);  // 1.5 * 2^52 + 1023: the lowest bits are those of the exponent of 2^n
   return a * f64{_mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(biased.reg), 52))};
 }
+HEED_INLINE f64 split(f64::mask m, f64 a, f64& rest) { return split({_mm256_and_pd(m.reg, a.reg)}, rest); }
 HEED_INLINE f64 scale(f64::mask m, f64 a, f64 n) { return {_mm256_and_pd(m.reg, scale(a, n).reg)}; }
 HEED_INLINE f64::mask less(f64 a, f64 b) { return {_mm256_cmp_pd(a.reg, b.reg, _CMP_LT_OQ)}; }
 HEED_INLINE f64::mask not_less(f64 a, f64 b) { return {_mm256_cmp_pd(a.reg, b.reg, _CMP_NLT_UQ)}; }

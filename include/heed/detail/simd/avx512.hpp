@@ -94,6 +94,10 @@ HEED_INLINE f32 split(f32 a, f32& rest) {
   rest = {_mm512_reduce_ps(a.reg, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
   return a;  // scalef rounds down itself
 }
+HEED_INLINE f32 split(f32::mask m, f32 a, f32& rest) {
+  rest = {_mm512_maskz_reduce_ps(m.reg, a.reg, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+  return a;
+}
 HEED_INLINE f32 scale(f32 a, f32 n) { return {_mm512_scalef_ps(a.reg, n.reg)}; }
 HEED_INLINE f32 scale(f32::mask m, f32 a, f32 n) { return {_mm512_maskz_scalef_ps(m.reg, a.reg, n.reg)}; }
 HEED_INLINE f32::mask less(f32 a, f32 b) { return {_mm512_cmp_ps_mask(a.reg, b.reg, _CMP_LT_OQ)}; }
@@ -193,6 +197,10 @@ HEED_INLINE f64 with_sign(f64 a, f64 b) {
 HEED_INLINE f64 split(f64 a, f64& rest) {
   rest = {_mm512_reduce_pd(a.reg, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
   return a;  // scalef rounds down itself
+}
+HEED_INLINE f64 split(f64::mask m, f64 a, f64& rest) {
+  rest = {_mm512_maskz_reduce_pd(m.reg, a.reg, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+  return a;
 }
 HEED_INLINE f64 scale(f64 a, f64 n) { return {_mm512_scalef_pd(a.reg, n.reg)}; }
 HEED_INLINE f64 scale(f64::mask m, f64 a, f64 n) { return {_mm512_maskz_scalef_pd(m.reg, a.reg, n.reg)}; }

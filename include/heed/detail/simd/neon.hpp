@@ -104,6 +104,7 @@ HEED_INLINE f32::mask not_less(f32 a, f32 b) { return ~less(a, b); }
 HEED_INLINE bool any(f32::mask m) { return vmaxvq_u32(m.reg) != 0; }
 HEED_INLINE bool all(f32::mask m) { return vminvq_u32(m.reg) != 0; }
 HEED_INLINE f32 select(f32::mask m, f32 a, f32 b) { return {vbslq_f32(m.reg, a.reg, b.reg)}; }
+HEED_INLINE f32 split(f32::mask m, f32 a, f32& rest) { return split(select(m, a, f32::zero()), rest); }
 HEED_INLINE f32 scale(f32::mask m, f32 a, f32 n) { return select(m, scale(a, n), f32::zero()); }
 
 HEED_INLINE void transpose(f32 (&v)[4]) {
@@ -182,6 +183,7 @@ HEED_INLINE f64::mask not_less(f64 a, f64 b) { return ~less(a, b); }
 HEED_INLINE bool any(f64::mask m) { return vmaxvq_u32(vreinterpretq_u32_u64(m.reg)) != 0; }
 HEED_INLINE bool all(f64::mask m) { return vminvq_u32(vreinterpretq_u32_u64(m.reg)) != 0; }
 HEED_INLINE f64 select(f64::mask m, f64 a, f64 b) { return {vbslq_f64(m.reg, a.reg, b.reg)}; }
+HEED_INLINE f64 split(f64::mask m, f64 a, f64& rest) { return split(select(m, a, f64::zero()), rest); }
 HEED_INLINE f64 scale(f64::mask m, f64 a, f64 n) { return select(m, scale(a, n), f64::zero()); }
 
 HEED_INLINE void transpose(f64 (&v)[2]) {

@@ -215,6 +215,10 @@ HEED_INLINE portable_vector<S, N> select(portable_mask<N> m, portable_vector<S, 
   HEED_EACH_LANE(V, m.lane[i] ? a.lane[i] : b.lane[i]);
 }
 template <typename S, int N>
+HEED_INLINE portable_vector<S, N> split(portable_mask<N> m, portable_vector<S, N> a, portable_vector<S, N>& rest) {
+  return split(select(m, a, portable_vector<S, N>::zero()), rest);
+}
+template <typename S, int N>
 HEED_INLINE portable_vector<S, N> scale(portable_mask<N> m, portable_vector<S, N> a, portable_vector<S, N> n) {
   return select(m, scale(a, n), portable_vector<S, N>::zero());
 }

@@ -44,6 +44,7 @@
 //                               in parentheses, because a Windows header makes a macro of max
 //   abs(a)  with_sign(a, b)       |a|; |a| with the sign of b
 //   n = split(a, rest)            a = n + rest, n an integer and rest in [0, 1]; |a| < 2^22. n is for scale alone
+//   n = split(m, a, rest)         the same where m is true; elsewhere a may be anything, and raises nothing
 //   scale(a, n)  scale(m, a, n)   a * 2^n for n from split, and 0 where m is false; a and the result are normal numbers
 //   V::mask                       a truth value a lane: & | ~, any(m), all(m)
 //   less(a, b)  not_less(a, b)    compares; with a NaN less is false and not_less true, whatever the compiler is told about NaN

@@ -132,6 +132,7 @@ HEED_INLINE f32 split(f32 a, f32& rest) {
 HEED_INLINE f32 scale(f32 a, f32 n) {
   return {_mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(a.reg), _mm_slli_epi32(_mm_cvtps_epi32(n.reg), 23)))};
 }
+HEED_INLINE f32 split(f32::mask m, f32 a, f32& rest) { return split({_mm_and_ps(m.reg, a.reg)}, rest); }
 HEED_INLINE f32 scale(f32::mask m, f32 a, f32 n) { return {_mm_and_ps(m.reg, scale(a, n).reg)}; }
 HEED_INLINE f32::mask less(f32 a, f32 b) { return {_mm_cmplt_ps(a.reg, b.reg)}; }
 HEED_INLINE f32::mask not_less(f32 a, f32 b) { return {_mm_cmpnlt_ps(a.reg, b.reg)}; }
@@ -208,6 +209,7 @@ HEED_INLINE f64 scale(f64 a, f64 n) {
   const __m128i exponent = _mm_slli_epi64(_mm_unpacklo_epi32(_mm_setzero_si128(), _mm_cvtpd_epi32(n.reg)), 20);
   return {_mm_castsi128_pd(_mm_add_epi64(_mm_castpd_si128(a.reg), exponent))};
 }
+HEED_INLINE f64 split(f64::mask m, f64 a, f64& rest) { return split({_mm_and_pd(m.reg, a.reg)}, rest); }
 HEED_INLINE f64 scale(f64::mask m, f64 a, f64 n) { return {_mm_and_pd(m.reg, scale(a, n).reg)}; }
 HEED_INLINE f64::mask less(f64 a, f64 b) { return {_mm_cmplt_pd(a.reg, b.reg)}; }
 HEED_INLINE f64::mask not_less(f64 a, f64 b) { return {_mm_cmpnlt_pd(a.reg, b.reg)}; }

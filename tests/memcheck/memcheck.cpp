@@ -1,0 +1,62 @@
+// Calls of every path on inputs of odd sizes, with memory that ends where they end. Run under valgrind, which knows AVX2 and no AVX-512.
+#include <heed/heed.hpp>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+namespace {
+
+using Index = heed::index;
+
+template <typename Scalar>
+heed::rows<Scalar> numbers(Index n, Index d, unsigned seed) {
+  heed::rows<Scalar> m(n, d);
+  std::uint32_t state = seed;
+  for (Index i = 0; i < m.size(); ++i) m.data()[i] = Scalar(float((state = state * 1664525u + 1013904223u) >> 8) / float(1 << 23) - 1);
+  return m;
+}
+
+/// Whether every number is one: valgrind looks at how the answer comes about.
+template <typename Scalar>
+void use(const heed::rows<Scalar>& out) {
+  for (Index i = 0; i < out.size(); ++i)
+    if (!(float(out.data()[i]) < 1e30f)) std::abort();
+}
+
+template <typename Scalar>
+void attend(Index n_q, Index n_kv, Index d, Index d_v, heed::isa target) {
+  using Acc = heed::accumulator_t<Scalar>;
+  const auto query = numbers<Scalar>(n_q, d, 1), key = numbers<Scalar>(n_kv, d, 2), value = numbers<Scalar>(n_kv, d_v, 3);
+  const heed::rows<Acc> bias = numbers<Acc>(n_q, n_kv, 4);
+  heed::row_vector<Acc> lse(n_q);
+  heed::rows<Scalar> out(n_q, d_v);
+  heed::attention_options options;
+  options.target = target;
+  for (const heed::causal causal : {heed::causal::none, heed::causal::bottom_right}) {
+    options.causal = causal;
+    heed::workspace memory;
+    heed::attention_into(query, key, value, out, lse, options, memory);
+    use(out);
+    heed::attention_into(query, key, value, out, lse, options, memory, heed::bias(bias),
+                         heed::score_function([](Acc score, Index, Index, Index i, Index j) { return (i + j) % 7 ? score : score / 2; }));
+    use(out);
+    heed::attention_into(query, key, value, out, lse, options, memory,
+                         heed::mask_function([](Index, Index, Index i, Index j) { return (i * 3 + j) % 4 != 1; }), heed::dropout(0.2, 5));
+    use(out);
+  }
+}
+
+}  // namespace
+
+int main() {
+  for (const heed::isa target : heed::available_isas()) {
+    std::printf("%s\n", heed::name(target));
+    for (const Index n_q : {1, 3, 19, 70})
+      for (const Index n_kv : {19, 140, 900}) {
+        attend<float>(n_q, n_kv, 20, 13, target);
+        attend<double>(n_q, n_kv, 7, 20, target);
+        attend<Eigen::bfloat16>(n_q, n_kv, 33, 16, target);
+      }
+  }
+}
