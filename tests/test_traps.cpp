@@ -58,7 +58,8 @@ TEMPLATE_TEST_CASE("projections, caches and linear forms raise none either", "",
   using Scalar = TestType;
   using Acc = heed::accumulator_t<Scalar>;
   constexpr heed::index n = 70, d = 20;
-  const auto x = testing::random_rows<Scalar>(n, d, 1), y = testing::random_rows<Scalar>(n, d, 2), z = testing::random_rows<Scalar>(n, d, 3);
+  const auto x = testing::random_rows<Scalar>(n, d, 1), y = testing::random_rows<Scalar>(n, d, 2),
+             z = testing::random_rows<Scalar>(n, d, 3);
   const auto w = testing::random_rows<Scalar>(d, 33, 4);
   for (const heed::isa target : testing::isas()) {
     INFO(testing::name_of(target));
@@ -99,8 +100,8 @@ TEMPLATE_TEST_CASE("projections, caches and linear forms raise none either", "",
       gate.cols = (std::max)(columns, heed::index(1));
       poison(memory);
       CHECK(raised_by([&] {
-              heed::multi_head_linear_attention_into(heed::view(x), heed::view(y), heed::view(z), heed::writable_view(out), linear, memory,
-                                                     heed::when(columns > 0, heed::log_gate(gate)), heed::carry(state));
+              heed::multi_head_linear_attention_into(heed::view(x), heed::view(y), heed::view(z), heed::writable_view(out), linear,
+                                                     memory, heed::when(columns > 0, heed::log_gate(gate)), heed::carry(state));
             }) == "");
       poison(memory);
       CHECK(raised_by([&] {

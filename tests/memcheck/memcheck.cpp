@@ -1,4 +1,5 @@
-// Calls of every path on inputs of odd sizes, with memory that ends where they end. Run under valgrind, which knows AVX2 and no AVX-512.
+// Calls of every path on inputs of odd sizes, with memory that ends where they end. Run under valgrind, which knows AVX2 and no
+// AVX-512.
 #include <heed/heed.hpp>
 
 #include <cstdint>
@@ -38,11 +39,13 @@ void attend(Index n_q, Index n_kv, Index d, Index d_v, heed::isa target) {
     heed::workspace memory;
     heed::attention_into(query, key, value, out, lse, options, memory);
     use(out);
-    heed::attention_into(query, key, value, out, lse, options, memory, heed::bias(bias),
-                         heed::score_function([](Acc score, Index, Index, Index i, Index j) { return (i + j) % 7 ? score : score / 2; }));
+    heed::attention_into(
+        query, key, value, out, lse, options, memory, heed::bias(bias),
+        heed::score_function([](Acc score, Index, Index, Index i, Index j) { return (i + j) % 7 ? score : score / 2; }));
     use(out);
     heed::attention_into(query, key, value, out, lse, options, memory,
-                         heed::mask_function([](Index, Index, Index i, Index j) { return (i * 3 + j) % 4 != 1; }), heed::dropout(0.2, 5));
+                         heed::mask_function([](Index, Index, Index i, Index j) { return (i * 3 + j) % 4 != 1; }),
+                         heed::dropout(0.2, 5));
     use(out);
   }
 }

@@ -131,7 +131,6 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory, const Chosen& c
   using Acc = accumulator_t<Scalar>;
   using Query = kernel_scalar<Scalar>;
   using In = kernel_scalar<Stored>;
-  const auto kernel = select_decode<Query, In, Acc>(p.options.target);
   const index batch = p.batch(), kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols;
   index longest = 1, most_rows = 0, all_parts = 0;  // parts of a sequence: at least one, which may have no key
   for (index b = 0; b < batch; ++b) {
@@ -142,6 +141,7 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory, const Chosen& c
     most_rows = (std::max)(most_rows, p.n_q(b) * group);
   }
   if (most_rows == 0) return;
+  const auto kernel = select_decode<Query, In, Acc>(p.options.target);
   const index together = decode_heads(p, all_parts), bundles = (kv_heads + together - 1) / together;
   const index tasks = batch * bundles * longest;
   const int workers = workers_of(p.options, tasks);
@@ -150,7 +150,9 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory, const Chosen& c
   const index score_bytes = padded(group * index(sizeof(score_params<Acc>)));
   const index query_bytes = padded(most_rows * padded_row(d_k) * index(sizeof(Acc)));
   const index head_bytes = score_bytes + query_bytes + padded(decode_scratch(most_rows, d_k) * index(sizeof(Acc)));
-  const index worker_bytes = together * head_bytes + padded(decode_copies<Acc>::elements(most_rows, d_k, d_v) * index(sizeof(Acc)));
+  const index params_bytes = padded(together * index(sizeof(decode_params<In, Acc>)));
+  const index worker_bytes =
+      params_bytes + together * head_bytes + padded(decode_copies<Acc>::elements(most_rows, d_k, d_v) * index(sizeof(Acc)));
   const index result_size = most_rows * (d_v + 2);
   unsigned char* const scratch = static_cast<unsigned char*>(
       memory.reserve(workers * worker_bytes + batch * kv_heads * longest * result_size * index(sizeof(Acc))));
@@ -165,11 +167,11 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory, const Chosen& c
     const decode_cut cut = cut_keys(p, b);
     if (part > 0 && part >= cut.parts()) return;
     unsigned char* const own = scratch + worker * worker_bytes;
-    decode_params<In, Acc> heads[decode_heads_limit];
+    auto* const heads = reinterpret_cast<decode_params<In, Acc>*>(own);
     const index num_heads = (std::min)(together, kv_heads - first_head);
     for (index n = 0; n < num_heads; ++n) {
       const index h_kv = first_head + n;
-      unsigned char* const of_head = own + n * head_bytes;
+      unsigned char* const of_head = own + params_bytes + n * head_bytes;
       score_params<Acc>* const score = reinterpret_cast<score_params<Acc>*>(of_head);
       Acc* const query = reinterpret_cast<Acc*>(of_head + score_bytes);
       for (index g = 0; g < group; ++g) {
@@ -180,7 +182,7 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory, const Chosen& c
       }
       const head_problem<Scalar, Stored> head = p.head(b, h_kv * group);
       const decode_results<Acc> result = results_of(b, h_kv);
-      decode_params<In, Acc>& params = heads[n];
+      decode_params<In, Acc>& params = *new (heads + n) decode_params<In, Acc>;
       params.query = query;
       params.query_row = padded_row(d_k);
       params.key = source_of(head.key);
@@ -197,7 +199,8 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory, const Chosen& c
       params.sum = &result.sum(part, 0);
       params.scratch = of_head + score_bytes + query_bytes;
     }
-    kernel.run(heads, num_heads, decode_copies<Acc>::carve(reinterpret_cast<Acc*>(own + together * head_bytes), d_k, d_v));
+    kernel.run(heads, num_heads,
+               decode_copies<Acc>::carve(reinterpret_cast<Acc*>(own + params_bytes + together * head_bytes), d_k, d_v));
   });
 
   for_each_task(batch * kv_heads, workers, p.options.executor, [&](index task, int) {
