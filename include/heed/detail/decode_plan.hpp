@@ -72,8 +72,8 @@ template <typename Scalar, typename Stored>
 decode_cut cut_keys(const problem<Scalar, Stored>& p, index b) {
   const detail::band band = p.band(b);
   decode_cut cut;
-  cut.end = (std::min)(p.n_kv(b), (std::max)(index(0), p.n_q(b) + band.high));
-  cut.begin = (std::min)(cut.end, (std::max)(index(0), band.low));
+  cut.end = (std::min)(p.n_kv(b), (std::max)(index{0}, p.n_q(b) + band.high));
+  cut.begin = (std::min)(cut.end, (std::max)(index{0}, band.low));
   cut.part = decode_part(p.n_kv(b));
   return cut;
 }
@@ -127,12 +127,12 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory) {
   const int workers = workers_of(p.options, tasks);
 
   const auto padded = [](index bytes) { return (bytes + 63) / 64 * 64; };
-  const index score_bytes = padded(group * index(sizeof(score_params<Acc>)));
-  const index query_bytes = padded(most_rows * padded_row(d_k) * index(sizeof(Acc)));
-  const index worker_bytes = score_bytes + query_bytes + padded(decode_scratch(most_rows, d_k, d_v) * index(sizeof(Acc)));
+  const index score_bytes = padded(group * index{sizeof(score_params<Acc>)});
+  const index query_bytes = padded(most_rows * padded_row(d_k) * index{sizeof(Acc)});
+  const index worker_bytes = score_bytes + query_bytes + padded(decode_scratch(most_rows, d_k, d_v) * index{sizeof(Acc)});
   const index result_size = most_rows * (d_v + 2);
   unsigned char* const scratch =
-      static_cast<unsigned char*>(memory.reserve(workers * worker_bytes + tasks * result_size * index(sizeof(Acc))));
+      static_cast<unsigned char*>(memory.reserve(workers * worker_bytes + tasks * result_size * index{sizeof(Acc)}));
   Acc* const results = reinterpret_cast<Acc*>(scratch + workers * worker_bytes);
   const auto results_of = [&](index b, index h_kv) {
     return decode_results<Acc>{results + (b * kv_heads + h_kv) * longest * result_size, p.n_q(b) * group, d_v};
@@ -175,7 +175,7 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory) {
   for_each_task(batch * kv_heads, workers, p.options.executor, [&](index task, int) {
     const index h_kv = task % kv_heads, b = task / kv_heads;
     const decode_results<Acc> result = results_of(b, h_kv);
-    const index parts = (std::max)(index(1), cut_keys(p, b).parts());
+    const index parts = (std::max)(index{1}, cut_keys(p, b).parts());
     for (index row = 0; row < result.rows; ++row) {
       const index i = row % p.n_q(b);
       const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + row / p.n_q(b));

@@ -94,7 +94,7 @@ struct linear_problem {
   index state_cols() const { return value.cols + (options.normalise ? 1 : 0); }
   double scale() const {
     if (options.scale) return *options.scale;
-    return options.feature_map == feature_map::none ? 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index(1)))) : 1.0;
+    return options.feature_map == feature_map::none ? 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index{1}))) : 1.0;
   }
   linear_head<Scalar> head(index b, index h) const {
     linear_head<Scalar> one;

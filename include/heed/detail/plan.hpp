@@ -55,7 +55,7 @@ void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
   index unit = kernel.block_rows;
   if (p.terms.sparse()) unit = std::lcm(unit, p.terms.sparse()->params(0, 0).block_q);
   const index units = (longest + unit - 1) / unit;
-  const index task_units = most_workers == 1 ? (std::max)(units, index(1)) : (std::max)(index(1), units / (8 * index(most_workers)));
+  const index task_units = most_workers == 1 ? (std::max)(units, index{1}) : (std::max)(index{1}, units / (8 * index{most_workers}));
   const index task_rows = task_units * unit, tasks_per_head = (longest + task_rows - 1) / task_rows;
 
   const bool copies = !reads_in_place<Acc>(p.key) || !reads_in_place<Acc>(p.value);
@@ -63,8 +63,8 @@ void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
       (std::min)(forward_group(kernel.block_rows, sizeof(Acc), p.query.cols, p.value.cols, p.key.rows, copies, level2_cache()),
                  (longest + kernel.block_rows - 1) / kernel.block_rows);
   const index scratch =
-      forward_scratch(kernel.block_rows, (std::max)(group, index(1)), p.query.cols, p.value.cols, p.key.rows, copies) *
-      index(sizeof(Acc));
+      forward_scratch(kernel.block_rows, (std::max)(group, index{1}), p.query.cols, p.value.cols, p.key.rows, copies) *
+      index{sizeof(Acc)};
   const index padded = (scratch + 63) / 64 * 64;
   const index heads = p.batch() * p.num_heads();
   const int workers = workers_of(p.options, heads * tasks_per_head);
@@ -75,7 +75,7 @@ void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
     auto params = params_of(p.head(head / p.num_heads(), head % p.num_heads()));
     params.row_begin = piece * task_rows;
     params.row_end = (std::min)(params.row_begin + task_rows, p.n_q(head / p.num_heads()));
-    params.group = (std::max)(group, index(1));
+    params.group = (std::max)(group, index{1});
     params.scratch = base + padded * worker;
     kernel.run(params);
   });

@@ -37,7 +37,7 @@ struct bf16_pairs {
     return {_mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(a.reg), 16), _mm512_castps_si512(b.reg))};
   }
   /// The pairs (a, b), rounded to nearest even.
-  HEED_INLINE static bf16_pairs round(f32 a, f32 b) {
+  HEED_INLINE static bf16_pairs rounded(f32 a, f32 b) {
     const __m512i lanes_of_a_then_b = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.reg, a.reg));
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4,
                                            19, 3, 18, 2, 17, 1, 16, 0);
