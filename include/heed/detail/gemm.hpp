@@ -103,7 +103,7 @@ void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Sca
 /// A strided view as Eigen's own.
 template <typename Scalar>
 auto as_eigen(const matrix_view<Scalar>& m) {
-  using plain = Eigen::Matrix<std::remove_const_t<Scalar>, Eigen::Dynamic, Eigen::Dynamic>;
+  using plain = Eigen::Matrix<std::remove_const_t<Scalar>, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;  // whatever Eigen's default
   using map = Eigen::Map<std::conditional_t<std::is_const<Scalar>::value, const plain, plain>, 0,
                          Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
   return map(m.data, m.rows, m.cols, {m.col_stride, m.row_stride});
