@@ -31,7 +31,7 @@ HEED_NAMESPACE_BEGIN
 struct heatmap_options {
   std::string title = "Attention";
   /// A sentence under the title.
-  std::string note;
+  std::string note{};
   /// What a row and a column are.
   std::string row_name = "query", col_name = "key";
   /// A row with more columns than this stores only so many of its largest weights (a page, not an SVG); 0 stores every weight. One

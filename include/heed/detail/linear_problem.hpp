@@ -22,7 +22,7 @@ enum class feature_map : unsigned char { none, elu_plus_one };
 /// What one call of linear attention means.
 struct linear_attention_options {
   /// Multiplies the read. Absent: 1 / sqrt(head_dim), and 1 with a feature map. 0 is a literal 0.
-  std::optional<double> scale;
+  std::optional<double> scale{};
   heed::feature_map feature_map = heed::feature_map::none;
   /// Divides the read by phi(q) . z + epsilon, where z is the (decayed) sum of the mapped keys. The state then has one more column: z.
   bool normalise = false;

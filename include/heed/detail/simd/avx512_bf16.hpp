@@ -26,7 +26,7 @@ struct bf16_pairs {
   /// Numbers that lie side by side, any alignment; with n (0 <= n <= 32) the rest are 0 and memory behind is not touched.
   HEED_INLINE static bf16_pairs load(const void* p) { return {_mm512_loadu_si512(p)}; }
   HEED_INLINE static bf16_pairs load(const bfloat16_bits* p, size n) {
-    return {_mm512_maskz_loadu_epi16(static_cast<__mmask32>(n >= 32 ? 0xffffffffu : (1u << n) - 1u), p)};
+    return {_mm512_maskz_loadu_epi16(n >= 32 ? 0xffffffffu : (1u << n) - 1u, p)};
   }
   HEED_INLINE void store(void* p) const { _mm512_storeu_si512(p, reg); }
   /// The bits of each pair as a float, to be moved about.

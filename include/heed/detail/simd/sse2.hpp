@@ -167,7 +167,7 @@ struct f64 {
   };
   __m128d reg;
 
-  HEED_INLINE static mask bits(bool a, bool b) { return {_mm_castsi128_pd(_mm_set_epi64x(-(long long)b, -(long long)a))}; }
+  HEED_INLINE static mask bits(bool a, bool b) { return {_mm_castsi128_pd(_mm_set_epi64x(b ? -1 : 0, a ? -1 : 0))}; }
   HEED_INLINE static mask first(size n) { return bits(n > 0, n > 1); }
   HEED_INLINE static mask load_mask(const bool* p, size n) { return bits(n > 0 && p[0], n > 1 && p[1]); }
   HEED_INLINE static f64 zero() { return {_mm_setzero_pd()}; }
