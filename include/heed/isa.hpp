@@ -70,7 +70,7 @@ inline isa resolve(isa target) {
 /// to the best. Throws std::invalid_argument for an instruction set that this CPU lacks.
 inline void set_target(isa target) {
   detail::check_target("set_target", target);
-  process::target.store(static_cast<unsigned char>(target), std::memory_order_relaxed);
+  detail::process::target.store(static_cast<unsigned char>(target), std::memory_order_relaxed);
 }
 
 HEED_NAMESPACE_END

@@ -4,6 +4,10 @@
 
 #include <Eigen/Core>
 
+#if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
+#error "heed needs Eigen 3.4 or 5"
+#endif
+
 // Everything lives in an inline namespace whose name spells the compiler flags that change the code of an inline function, as the
 // compiler and Eigen tell them by macros. Two translation units built with different flags then hold different symbols, and link and run
 // side by side: v0_1_x86_64_c3s12_a16_16_m_er is version 0.1 for an x86-64 CPU with SSE3, SSSE3, SSE4.1 and SSE4.2, Eigen's alignments

@@ -124,6 +124,6 @@ constexpr std::ptrdiff_t product(const char* function, const char* what, std::in
 
 /// Installs the handler that the files of this process built without exceptions call for a wrong argument, and returns the one before.
 /// nullptr, as at the start: write the message to stderr and abort.
-inline failure_handler set_failure_handler(failure_handler handler) { return process::failure_handler.exchange(handler); }
+inline failure_handler set_failure_handler(failure_handler handler) { return detail::process::failure_handler.exchange(handler); }
 
 HEED_NAMESPACE_END

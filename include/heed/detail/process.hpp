@@ -1,6 +1,6 @@
 #pragma once
 
-#include <heed/version.hpp>
+#include <heed/detail/abi.hpp>
 
 #include <atomic>
 
@@ -22,5 +22,10 @@ namespace HEED_PROCESS_NAMESPACE {
 HEED_PROCESS_WIDE std::atomic<unsigned char> target{0};                         // a heed::isa; see set_target
 HEED_PROCESS_WIDE std::atomic<void (*)(const char*)> failure_handler{nullptr};  // see set_failure_handler
 }  // namespace HEED_PROCESS_NAMESPACE
-namespace process = HEED_PROCESS_NAMESPACE;
 }  // namespace heed
+
+HEED_NAMESPACE_BEGIN
+namespace detail {
+namespace process = heed::HEED_PROCESS_NAMESPACE;
+}  // namespace detail
+HEED_NAMESPACE_END
