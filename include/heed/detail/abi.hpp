@@ -9,10 +9,11 @@
 #endif
 
 // Everything lives in an inline namespace whose name spells the compiler flags that change the code of an inline function, as the
-// compiler and Eigen tell them by macros. Two translation units built with different flags then hold different symbols, and link and run
-// side by side: v0_1_x86_64_c3s12_a16_16_m_er is version 0.1 for an x86-64 CPU with SSE3, SSSE3, SSE4.1 and SSE4.2, Eigen's alignments
-// 16 and 16, plain arithmetic, exceptions and RTTI. (Assertions are not in it: they change neither a layout nor a result.) Functions of
-// Eigen and of the standard library that both compile are theirs: the linker keeps the first, so link the oldest CPU's file first.
+// compiler and Eigen tell them by macros. Two translation units built with different flags then hold different symbols, and link and
+// run side by side: v0_1_x86_64_c3s12_a16_16_m_er is version 0.1 for an x86-64 CPU with SSE3, SSSE3, SSE4.1 and SSE4.2, Eigen's
+// alignments 16 and 16, plain arithmetic, exceptions and RTTI. (Assertions are not in it: they change neither a layout nor a result.)
+// Functions of Eigen and of the standard library that both compile are theirs: the linker keeps the first, so link the oldest CPU's
+// file first.
 
 /// HEED_PORTABLE, if a user defines it, leaves out all that is written for one kind of CPU: the kernels are plain loops.
 #if defined(HEED_PORTABLE)
@@ -69,8 +70,17 @@
                 HEED_ABI_IF(__ARM_FEATURE_JCVT, j), HEED_ABI_IF(__ARM_FEATURE_COMPLEX, C),                                        \
                 HEED_ABI_IF(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC, b), HEED_ABI_IF(__ARM_FEATURE_MATMUL_INT8, i),                  \
                 HEED_ABI_IF(__ARM_FEATURE_MOPS, m))
-#define HEED_ABI_INSTRUCTIONS \
-  HEED_ABI_JOIN(HEED_ABI_SSE, HEED_ABI_AVX, HEED_ABI_SCALAR, HEED_ABI_AVX512, HEED_ABI_AVX512_LATER, HEED_ABI_ARM, HEED_ABI_ARM_LATER)
+#if defined(__x86_64__) || defined(__aarch64__)
+#define HEED_ABI_OTHER
+#else
+#define HEED_ABI_OTHER                                                                                                      \
+  HEED_ABI_JOIN(HEED_ABI_IF(__SSE__, k), HEED_ABI_IF(__SSE2__, K), HEED_ABI_IF(__ARM_NEON, N), HEED_ABI_IF(__ALTIVEC__, V), \
+                HEED_ABI_IF(__VSX__, W), HEED_ABI_IF(__POWER8_VECTOR__, 8), HEED_ABI_IF(__POWER9_VECTOR__, 9),              \
+                HEED_ABI_IF(__riscv_vector, R))
+#endif
+#define HEED_ABI_INSTRUCTIONS                                                                                      \
+  HEED_ABI_JOIN(HEED_ABI_SSE, HEED_ABI_AVX, HEED_ABI_SCALAR, HEED_ABI_AVX512, HEED_ABI_AVX512_LATER, HEED_ABI_ARM, \
+                HEED_ABI_ARM_LATER, HEED_ABI_OTHER)
 
 // What -ffast-math and its parts allow.
 #define HEED_ABI_MATH                                                                                                           \
