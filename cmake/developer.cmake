@@ -1,4 +1,7 @@
 # Flags and dependencies of our own programs. A user of heed::heed never meets them.
+if(CMAKE_VERSION VERSION_LESS 3.24)
+  message(FATAL_ERROR "heed's own tests, examples and benchmarks need CMake 3.24; this is ${CMAKE_VERSION}")
+endif()
 include(FetchContent)
 
 # -O2 and no -march: the build that the library must be fast in.

@@ -34,7 +34,7 @@ inline void apply_of(const bfloat16_bits* a, const bfloat16_bits* b, bf16_pair* 
   bf16_pairs::of(f32::load(a), f32::load(b)).store(out);
 }
 inline bool apply_round(const float* a, const float* b, bf16_pair* out) noexcept {
-  const bf16_pairs pairs = bf16_pairs::round(f32::load(a), f32::load(b));
+  const bf16_pairs pairs = bf16_pairs::rounded(f32::load(a), f32::load(b));
   pairs.store(out);
   return pairs.all_finite();
 }

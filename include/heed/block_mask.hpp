@@ -24,8 +24,8 @@ class block_mask {
       detail::fail_with(
           "heed::block_mask: batch, heads, block_q and block_kv must be 1 or more and n_q and n_kv not negative, but are ", batch,
           ", ", heads, ", ", block_q, ", ", block_kv, ", ", n_q, ", ", n_kv);
-    block_q_ = (std::min)(block_q, (std::max)(n_q, index(1)));  // a block that is all there is, however large it was asked for
-    block_kv_ = (std::min)(block_kv, (std::max)(n_kv, index(1)));
+    block_q_ = (std::min)(block_q, (std::max)(n_q, index{1}));  // a block that is all there is, however large it was asked for
+    block_kv_ = (std::min)(block_kv, (std::max)(n_kv, index{1}));
     state_.assign(static_cast<std::size_t>(detail::product("block_mask", "batch * heads * blocks of queries * blocks of keys",
                                                            {batch, heads, q_blocks(), kv_blocks()})),
                   hidden);

@@ -17,7 +17,7 @@ HEED_NAMESPACE_BEGIN
 /// What one call of the delta rule means.
 struct delta_rule_options {
   /// Multiplies the read. Absent: 1 / sqrt(head_dim). 0 is a literal 0.
-  std::optional<double> scale;
+  std::optional<double> scale{};
   /// Tokens that are worked on together, at most 48 of them; 0 is the library's choice. It moves time and rounding, nothing else.
   index chunk = 0;
   /// The instruction set to use; asking for one that this CPU lacks is an error.

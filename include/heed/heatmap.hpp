@@ -31,7 +31,7 @@ HEED_NAMESPACE_BEGIN
 struct heatmap_options {
   std::string title = "Attention";
   /// A sentence under the title.
-  std::string note;
+  std::string note{};
   /// What a row and a column are.
   std::string row_name = "query", col_name = "key";
   /// A row with more columns than this stores only so many of its largest weights (a page, not an SVG); 0 stores every weight. One
@@ -251,7 +251,7 @@ class heatmap_page {
     const index block = (longest + blocks_a_side - 1) / blocks_a_side, across = shortened ? (values.cols() + block - 1) / block : 0;
     std::vector<unsigned char> bytes;
     std::vector<std::uint32_t> most_left_out(
-        static_cast<std::size_t>(across * ((values.rows() + block - 1) / (std::max)(block, index(1)))));
+        static_cast<std::size_t>(across * ((values.rows() + block - 1) / (std::max)(block, index{1}))));
 
     // Code and column as one number: the largest codes first, the first columns among equals. A cell that is no weight outdoes every
     // weight, so that none is hidden.
@@ -260,7 +260,7 @@ class heatmap_page {
     std::vector<std::uint32_t> cells;
     for (index r = 0; r < values.rows(); ++r) {
       cells.clear();
-      for (index c = (std::max)(index(0), r + of_map.lowest); c < (std::min)(values.cols(), r + of_map.highest + 1); ++c)
+      for (index c = (std::max)(index{0}, r + of_map.lowest); c < (std::min)(values.cols(), r + of_map.highest + 1); ++c)
         if (const unsigned code = code_of(values(r, c), of_map.max))
           cells.push_back(code << 16 | (last_column - static_cast<std::uint32_t>(c)));
       const std::size_t count = (std::min)(cells.size(), static_cast<std::size_t>(keep));
@@ -316,9 +316,9 @@ std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vec
                         const std::vector<std::string>& col_labels, const heatmap_options& options = {}) {
   detail::check_weights("heatmap_svg", weights, row_labels.size(), col_labels.size());
   const rows<double> values = weights.derived().template cast<double>();
-  const index n_q = values.rows(), n_kv = values.cols(), longest = (std::max)((std::max)(n_q, n_kv), index(1));
+  const index n_q = values.rows(), n_kv = values.cols(), longest = (std::max)((std::max)(n_q, n_kv), index{1});
   const index block = (longest + 159) / 160, side = (longest + block - 1) / block;
-  const index cell = (std::max)(index(5), (std::min)(index(22), 760 / side)),
+  const index cell = (std::max)(index{5}, (std::min)(index{22}, 760 / side)),
               every = (12 + cell - 1) / cell;  // pixels; blocks a label
   const index left = 120, top = 150, width = left + cell * ((n_kv + block - 1) / block) + 10,
               height = top + cell * ((n_q + block - 1) / block) + 10;

@@ -2,6 +2,7 @@
 
 #include <heed/detail/check.hpp>
 #include <heed/detail/cpu.hpp>
+#include <heed/detail/process.hpp>
 
 #include <atomic>
 #include <vector>
@@ -48,30 +49,28 @@ inline isa best_isa() {
 }
 
 namespace detail {
-inline std::atomic<isa>& target_slot() {
-  static std::atomic<isa> slot{isa::automatic};
-  return slot;
-}
+/// Whether this CPU has kernels for a target. (A file built with HEED_PORTABLE knows none but `baseline`.)
+inline bool is_available(isa target) { return target <= best_isa() || (target == isa::avx512_bf16 && cpu().avx512_bf16); }
 
 /// Refuses an instruction set that this CPU lacks.
 inline void check_target(const char* function, isa target) {
   if (target > isa::avx512_bf16)
     fail_with("heed::", function, ": target must be a heed::isa, 0 to ", int(isa::avx512_bf16), ", but is ", int(target));
-  if (target > best_isa() && !(target == isa::avx512_bf16 && cpu().avx512_bf16))
+  if (!is_available(target))
     fail_with("heed::", function, ": target ", name(target), " is not available: the best that this CPU has is ", name(best_isa()));
 }
 /// The instruction set to run, for a target that has been checked.
 inline isa resolve(isa target) {
-  if (target == isa::automatic) target = target_slot().load(std::memory_order_relaxed);
-  return target == isa::automatic ? best_isa() : target;
+  if (target == isa::automatic) target = static_cast<isa>(process::target.load(std::memory_order_relaxed));
+  return target == isa::automatic || !is_available(target) ? best_isa() : target;
 }
 }  // namespace detail
 
-/// Makes `target` what `automatic` stands for in this process, for comparisons and tests. automatic: back to the best.
-/// Throws std::invalid_argument for an instruction set that this CPU lacks.
+/// Makes `target` what `automatic` stands for in this process, in files of all compiler flags, for comparisons and tests. automatic: back
+/// to the best. Throws std::invalid_argument for an instruction set that this CPU lacks.
 inline void set_target(isa target) {
   detail::check_target("set_target", target);
-  detail::target_slot().store(target, std::memory_order_relaxed);
+  detail::process::target.store(static_cast<unsigned char>(target), std::memory_order_relaxed);
 }
 
 HEED_NAMESPACE_END

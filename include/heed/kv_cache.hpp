@@ -24,7 +24,7 @@ constexpr index kv_cache_bytes(index layers, index num_kv_heads, index head_dim,
 namespace detail {
 /// A cache of these extents must have a number of bytes; 8 of them an element is what its largest list takes.
 inline void check_storage(const char* function, const std::array<index, 4>& extents) {
-  const auto some = [&](std::size_t axis) { return (std::max)(extents[axis], index(1)); };
+  const auto some = [&](std::size_t axis) { return (std::max)(extents[axis], index{1}); };
   product(function, "size in bytes", {some(0), some(1), some(2), some(3), 8});
 }
 /// Tokens to append must be those of a cache of num_kv_heads heads.
@@ -69,7 +69,7 @@ class kv_cache {
     grow("kv_cache", capacity);
   }
 
-  index batch() const { return index(lengths_.size()); }
+  index batch() const { return static_cast<index>(lengths_.size()); }
   index num_kv_heads() const { return key_.heads; }
   index window() const { return window_; }
   index capacity() const { return capacity_; }
@@ -108,7 +108,7 @@ class kv_cache {
   template <typename Key, typename Value>
   void append(index b, const tensor_view<Key>& key, const tensor_view<Value>& value) {
     check_sequence("append", b);
-    detail::check_equal("kv_cache::append", "key: batch", key.batch, "one sequence:", index(1));
+    detail::check_equal("kv_cache::append", "key: batch", key.batch, "one sequence:", index{1});
     check_tokens(key, value);
     append_entry(b, 0, key, value);
   }
@@ -146,7 +146,7 @@ class kv_cache {
   struct storage {
     storage(index batch_size, index num_heads, index row_dim) : batch(batch_size), heads(num_heads), dim(row_dim) {}
 
-    index bytes() const { return index(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
+    index bytes() const { return static_cast<index>(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
     tensor_view<Stored> rows(index capacity) { return bhnd(elements.data(), batch, heads, capacity, dim); }
 
     void grow(index from, index to) {
@@ -211,15 +211,15 @@ class kv_cache {
   }
   /// Moves what sequence s holds to the front of its storage. A rolling cache of capacity 2 window does so once in `window` tokens.
   void to_front(std::size_t s) {
-    const auto move = [&](auto& rows, index heads, index row) {
+    const auto move_rows_of = [&](auto& rows, index heads, index row) {
       for (index h = 0; h < heads; ++h) {
-        auto* head = rows.data() + (index(s) * heads + h) * capacity_ * row;
+        auto* head = rows.data() + (static_cast<index>(s) * heads + h) * capacity_ * row;
         std::copy(head + first_[s] * row, head + (first_[s] + lengths_[s]) * row, head);
       }
     };
     for (storage* part : {&key_, &value_}) {
-      move(part->elements, part->heads, part->dim);
-      if (detail::is_quantised<Stored>) move(part->scales, part->heads, 1);
+      move_rows_of(part->elements, part->heads, part->dim);
+      if (detail::is_quantised<Stored>) move_rows_of(part->scales, part->heads, 1);
     }
     first_[s] = 0;
   }

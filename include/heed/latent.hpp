@@ -53,7 +53,7 @@ void check_latent(const char* function, const Query& query, const Latent& latent
 /// An absent scale is that of the heads' own width d_nope + rope_dim, in either form.
 template <typename Scalar>
 attention_options latent_options(attention_options options, const latent_weights<Scalar>& w) {
-  if (!options.scale) options.scale = 1 / std::sqrt(static_cast<double>((std::max)(w.d_nope() + w.rope_dim, index(1))));
+  if (!options.scale) options.scale = 1 / std::sqrt(static_cast<double>((std::max)(w.d_nope() + w.rope_dim, index{1})));
   return options;
 }
 }  // namespace detail

@@ -16,7 +16,7 @@ enum class causal : unsigned char { none, top_left, bottom_right };
 /// What one call of attention means. An aggregate: C++20 users may write {.causal = heed::causal::bottom_right}.
 struct attention_options {
   /// Multiplies query . key. Absent: 1 / sqrt(head_dim). 0 is a literal 0 (every visible key weighs the same).
-  std::optional<double> scale;
+  std::optional<double> scale{};
   heed::causal causal = heed::causal::none;
   /// Keys a query sees to the left and right of its own position, both ends inclusive; -1 is unbounded. The position is on the diagonal
   /// of `causal`, and on the bottom-right diagonal when `causal` is none.

@@ -29,18 +29,18 @@ class paged_kv_cache {
 
   index page_rows() const { return page_rows_; }
   index num_kv_heads() const { return key_.heads; }
-  index free_pages() const { return index(free_.size()); }
+  index free_pages() const { return static_cast<index>(free_.size()); }
   index bytes() const { return key_.bytes() + value_.bytes(); }
 
   /// A new, empty sequence; returns its name.
   index add_sequence() {
-    for (index s = 0; s < index(sequences_.size()); ++s)
+    for (index s = 0; s < static_cast<index>(sequences_.size()); ++s)
       if (!at(s).live) {
         at(s) = sequence{true, 0, {}};
         return s;
       }
     sequences_.push_back({true, 0, {}});
-    return index(sequences_.size()) - 1;
+    return static_cast<index>(sequences_.size()) - 1;
   }
   /// A new sequence with the same content: the pages are shared until one of the two writes into the last of them.
   index fork(index s) {
@@ -68,11 +68,11 @@ class paged_kv_cache {
   void append(index s, const tensor_view<Key>& key, const tensor_view<Value>& value) {
     constexpr const char* name = "paged_kv_cache::append";
     check_sequence("append", s);
-    detail::check_equal(name, "key: batch", key.batch, "one sequence:", index(1));
+    detail::check_equal(name, "key: batch", key.batch, "one sequence:", index{1});
     detail::check_tokens(name, key, value, key_.heads, key_.dim, value_.dim);
     sequence& seq = at(s);
     const bool copies_last = key.rows > 0 && seq.length % page_rows_ != 0 && holders(seq.pages.back()) > 1;
-    const index room = index(seq.pages.size()) * page_rows_ - seq.length, beyond = (std::max)(key.rows - room, index(0));
+    const index room = static_cast<index>(seq.pages.size()) * page_rows_ - seq.length, beyond = (std::max)(key.rows - room, index{0});
     const index more = beyond / page_rows_ + (beyond % page_rows_ != 0) + (copies_last ? 1 : 0);
     if (more > free_pages())
       detail::fail_with("heed::", name, ": ", key.rows, " tokens need ", more, " pages, but only ", free_pages(), " are free");
@@ -100,7 +100,7 @@ class paged_kv_cache {
       detail::fail_with("heed::paged_kv_cache::truncate: length ", length, " is not in [0, ", seq.length, "], what sequence ", s,
                         " holds");
     seq.length = length;
-    while (index(seq.pages.size()) * page_rows_ >= length + page_rows_) {
+    while (static_cast<index>(seq.pages.size()) * page_rows_ >= length + page_rows_) {
       const index page = seq.pages.back();
       seq.pages.pop_back();
       if (--holders(page) == 0) free_.push_back(page);
@@ -116,7 +116,7 @@ class paged_kv_cache {
       for (const index s : sequences) {
         cache.check_sequence("batch", s);
         lengths_.push_back(cache.at(s).length);
-        stride_ = (std::max)(stride_, index(cache.at(s).pages.size()));
+        stride_ = (std::max)(stride_, static_cast<index>(cache.at(s).pages.size()));
       }
       dropped_.assign(lengths_.size(), 0);
       table_.assign(static_cast<std::size_t>(sequences.size * stride_), 0);
@@ -136,7 +136,7 @@ class paged_kv_cache {
     template <typename Pool>
     detail::stored_tensor<Stored> view(const Pool& pool) const {
       const index longest = lengths_.empty() ? 0 : *std::max_element(lengths_.begin(), lengths_.end());
-      detail::stored_tensor<Stored> view(pool.all_rows(), pool.all_scales(), index(lengths_.size()), longest);
+      detail::stored_tensor<Stored> view(pool.all_rows(), pool.all_scales(), static_cast<index>(lengths_.size()), longest);
       view.table = table_.data();
       view.table_stride = stride_;
       return view;
@@ -164,7 +164,7 @@ class paged_kv_cache {
       elements.resize(static_cast<std::size_t>(num_pages * heads * page_rows * dim));
       if (detail::is_quantised<Stored>) scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));
     }
-    index bytes() const { return index(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
+    index bytes() const { return static_cast<index>(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
     tensor_view<const Stored> all_rows() const { return bhnd(elements.data(), num_pages, heads, page_rows, dim); }
     tensor_view<const float> all_scales() const {
       if (scales.empty()) return {};
@@ -196,7 +196,7 @@ class paged_kv_cache {
     return page;
   }
   void check_sequence(const char* function, index s) const {
-    if (s < 0 || s >= index(sequences_.size()) || !at(s).live)
+    if (s < 0 || s >= static_cast<index>(sequences_.size()) || !at(s).live)
       detail::fail_with("heed::paged_kv_cache::", function, ": there is no sequence ", s, " among ", sequences_.size());
   }
 

@@ -26,7 +26,7 @@ problem<Scalar> make_ragged_problem(const char* function, const tensor_view<cons
                                     const tensor_view<accumulator_t<Scalar>>& lse, const index_list& query_starts,
                                     const index_list& key_starts, const attention_options& options, const Terms&... terms) {
   problem<Scalar> p = make_problem<Scalar>(function, query, key, value, out, lse, options, terms...);
-  check_equal(function, "query: batch", query.batch, "the packed batch of", index(1));
+  check_equal(function, "query: batch", query.batch, "the packed batch of", index{1});
   const index sequences = check_starts(function, "query_starts", query_starts, query.rows);
   check_equal(function, "key_starts: sequences", check_starts(function, "key_starts", key_starts, key.rows), "query_starts' sequences",
               sequences);

@@ -37,17 +37,17 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
   check_view(name, "receptance", receptance);
   check_threads(name, options.threads);
   const index d_k = receptance.cols, d_v = value.cols;
-  const auto check = [&](const char* what, const auto& view, index dim, const char* whose) {
+  const auto check_input = [&](const char* what, const auto& view, index dim, const char* whose) {
     check_sequence(name, what, view, "receptance", receptance);
     if (view.cols != dim)
       fail_with("heed::", name, ": ", what, ": head_dim ", view.cols, " does not match ", whose, "'s head_dim ", dim);
   };
-  check("decay", decay, d_k, "receptance");
-  check("key", key, d_k, "receptance");
-  check("a", a, d_k, "receptance");
-  check("b", b, d_k, "receptance");
-  check("value", value, d_v, "value");
-  check("out", out, d_v, "value");
+  check_input("decay", decay, d_k, "receptance");
+  check_input("key", key, d_k, "receptance");
+  check_input("a", a, d_k, "receptance");
+  check_input("b", b, d_k, "receptance");
+  check_input("value", value, d_v, "value");
+  check_input("out", out, d_v, "value");
   check_carry(name, given.carry, receptance.batch, receptance.heads, d_v, "value's head_dim", d_k, "receptance's head_dim");
 
   for_each_head(receptance.batch, receptance.heads, options, [&](index entry, index h) {

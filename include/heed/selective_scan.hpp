@@ -102,7 +102,7 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
   check_view(name, "u", u);
   check_threads(name, options.threads);
   const index channels = u.cols, d_state = a.cols;
-  const auto check = [&](const char* what, const auto& view, const char* axis, index cols, const char* whose, index wanted) {
+  const auto check_input = [&](const char* what, const auto& view, const char* axis, index cols, const char* whose, index wanted) {
     check_sequence(name, what, view, "u", u);
     if (cols != wanted) fail_with("heed::", name, ": ", what, ": ", axis, " ", cols, " does not match ", whose, " ", wanted);
   };
@@ -115,17 +115,17 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
     if (!view) return;
     check_broadcast(what, *view);
     check_extent(name, what, "channels", view->cols, channels);
-    check_equal(name, what, view->rows, "one number a channel, rows", index(1));
+    check_equal(name, what, view->rows, "one number a channel, rows", index{1});
   };
-  check("dt", dt, "channels", dt.cols, "u's channels", channels);
+  check_input("dt", dt, "channels", dt.cols, "u's channels", channels);
   check_broadcast("a", a);
   check_equal(name, "a: rows", a.rows, "u's channels", channels);
-  check("b", b, "d_state", b.cols, "a's d_state", d_state);
-  check("c", c, "d_state", c.cols, "a's d_state", d_state);
-  check("out", out, "channels", out.cols, "u's channels", channels);
+  check_input("b", b, "d_state", b.cols, "a's d_state", d_state);
+  check_input("c", c, "d_state", c.cols, "a's d_state", d_state);
+  check_input("out", out, "channels", out.cols, "u's channels", channels);
   check_channels("skip", given.skip);
   check_channels("step_bias", given.step_bias);
-  if (given.silu_gate) check("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u's channels", channels);
+  if (given.silu_gate) check_input("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u's channels", channels);
   check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state, "a's d_state");
 
   for_each_head(u.batch, u.heads, options, [&](index entry, index g) {

@@ -41,7 +41,7 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
     row_vector<Acc> sum = row_vector<Acc>::Constant(m, score.has_sink ? Acc(1) : Acc(0));
 
     // the keys that the band leaves to this block of queries
-    const index first = (std::max)(index(0), i0 + score.band.low), last = (std::min)(p.key.rows - 1, i0 + m - 1 + score.band.high);
+    const index first = (std::max)(index{0}, i0 + score.band.low), last = (std::min)(p.key.rows - 1, i0 + m - 1 + score.band.high);
     for (index j0 = first; j0 <= last; j0 += tile_k) {
       const index n = (std::min)(tile_k, last + 1 - j0);
       const rows<Acc> value = load_rows<Acc>(p.value, j0, n);

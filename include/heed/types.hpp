@@ -3,11 +3,16 @@
 #include <heed/detail/abi.hpp>
 
 #include <Eigen/Core>
+#include <cstddef>
 #include <type_traits>
 
 HEED_NAMESPACE_BEGIN
 
-/// Every size and stride: Eigen's index, 64 bits wide on every machine that matters.
+static_assert(std::is_same<Eigen::Index, std::ptrdiff_t>::value,
+              "heed: EIGEN_DEFAULT_DENSE_INDEX_TYPE must be std::ptrdiff_t, Eigen's own choice: sizes and strides are 64 bits wide");
+
+/// Every size and stride: Eigen's index, 64 bits wide on every machine that matters. (Where <strings.h> declares a function `index`,
+/// the name is ambiguous after `using namespace heed`, and `using heed::index` is refused at global scope: write heed::index.)
 using index = Eigen::Index;
 
 /// A matrix whose rows are tokens and lie one after the other in memory: n x Cols. (Eigen has no row-major column vector, so one

@@ -65,7 +65,7 @@ class known_lse {
   static const Lse& one_a_row(const char* function, const Lse& lse) {
     static_assert(is_eigen<Lse>, "lse must be an Eigen vector, one number a query row");
     check_memory(function, "lse", lse);
-    if (!Lse::IsVectorAtCompileTime) check_equal(function, "lse: columns", lse.cols(), "one number a row:", index(1));
+    if (!Lse::IsVectorAtCompileTime) check_equal(function, "lse: columns", lse.cols(), "one number a row:", index{1});
     return lse;
   }
 
@@ -168,7 +168,7 @@ auto top_keys(const Query& query, const Key& key, const Lse& lse, index k, const
   std::vector<index> order(static_cast<std::size_t>(known.n_kv()));
   known.for_each_block([&](index first, const rows<Acc>& weights) {
     for (index r = 0; r < weights.rows(); ++r) {
-      std::iota(order.begin(), order.end(), index(0));
+      std::iota(order.begin(), order.end(), index{0});
       const auto is_nan = [&](index j) { return !(weights(r, j) >= Acc(0)); };
       std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](index a, index b) {
         if (is_nan(a) != is_nan(b)) return is_nan(a);

@@ -9,7 +9,7 @@ endif()
 
 execute_process(
   COMMAND "${CMAKE_COMMAND}" -S "${SOURCE}" -B "${BUILD}" -G Ninja "-DEigen3_DIR=${FOLDER}" "-DCMAKE_CXX_COMPILER=${COMPILER}"
-          "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" -DHEED_BUILD_BENCH=OFF -DHEED_BUILD_EXAMPLES=OFF
+          "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" -DHEED_BUILD_TESTS=ON
   COMMAND_ERROR_IS_FATAL ANY)
 execute_process(
   COMMAND "${CMAKE_COMMAND}" --build "${BUILD}" --target heed_headers heed_check_plain heed_test_attention heed_test_multi_head

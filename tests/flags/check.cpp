@@ -1,6 +1,7 @@
 // Does this build give the right answers? One small program without a test framework, so that it compiles with every set of flags and for
 // every CPU: each instruction set, each scalar and each option against the reference in a wider type. Arguments are the names of the
-// instruction sets that this CPU must turn out to have; asking for any other must be refused.
+// instruction sets that this CPU must turn out to have; asking for any other must be refused. The argument `unhandled` asks for nothing but
+// a wrong call.
 #include <heed/heed.hpp>
 
 #include <algorithm>
@@ -212,6 +213,28 @@ void check_projections() {
   expect(((got.cast<double>() - want).cwiseAbs().array() <= bound.array()).all(), "project");
 }
 
+// Whole numbers, so that every sum is exact in any order; long double has no kernels and goes through Eigen.
+template <typename Scalar>
+void check_exact_projections(const char* scalar) {
+  std::mt19937 random(17);
+  heed::rows<Scalar> x(5, 7), w(7, 3);
+  for (index i = 0; i < x.size(); ++i) x.data()[i] = Scalar(static_cast<float>(random() % 17) - 8);
+  for (index i = 0; i < w.size(); ++i) w.data()[i] = Scalar(static_cast<float>(random() % 17) - 8);
+  const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor> w_by_columns = w;
+  const heed::rows<Scalar> got = heed::project(x, w), by_columns = heed::project(x, w_by_columns), part = heed::project(x.leftCols(4), w.topRows(4));
+  bool same = true;
+  for (index i = 0; i < 5; ++i)
+    for (index c = 0; c < 3; ++c) {
+      Scalar sum(0), first(0);
+      for (index k = 0; k < 7; ++k) {
+        sum += x(i, k) * w(k, c);
+        if (k < 4) first += x(i, k) * w(k, c);
+      }
+      same = same && got(i, c) == sum && by_columns(i, c) == sum && part(i, c) == first;
+    }
+  expect(same, std::string("project: whole numbers of ") + scalar);
+}
+
 // A wrong argument is refused with a message that holds `part`. Without exceptions the first one ends the program, by design, so
 // there the handler ends it well, and the checks before have spoken.
 std::string wanted_part;
@@ -241,6 +264,10 @@ void expect_refused(const char* part, const Call& call) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "unhandled") == 0) {
+    heed::project(heed::rows<float>(2, 4), heed::rows<float>(3, 4));
+    return 0;
+  }
   std::vector<std::string> available;
   for (const heed::isa target : heed::available_isas()) {
     available.push_back(heed::name(target));
@@ -254,6 +281,8 @@ int main(int argc, char** argv) {
   }
   check_options<float, double>(heed::isa::automatic, "float");
   check_projections();
+  check_exact_projections<float>("float");
+  check_exact_projections<long double>("long double");
   if (argc > 1) expect(available == std::vector<std::string>(argv + 1, argv + argc), "the instruction sets of this CPU are others");
 
   const heed::rows<float> x = heed::rows<float>::Ones(2, 4);

@@ -1,5 +1,3 @@
 #include <heed/heed.hpp>
 
-#if HEED_X86
 HEED_DEFINE_KERNELS(avx2)
-#endif

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <heed/detail/abi.hpp>
+#include <heed/detail/process.hpp>
 
-#include <atomic>
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
 #include <sstream>
@@ -18,17 +19,16 @@ HEED_NAMESPACE_BEGIN
 using failure_handler = void (*)(const char* message);
 
 namespace detail {
-inline std::atomic<failure_handler>& failure_handler_slot() {
-  static std::atomic<failure_handler> slot{nullptr};
-  return slot;
-}
-
 /// The one way out for a wrong argument: std::invalid_argument, or the failure handler and abort where exceptions are off.
 [[noreturn]] inline void fail(const std::string& message) {
 #if HEED_EXCEPTIONS
   throw std::invalid_argument(message);
 #else
-  if (const failure_handler handler = failure_handler_slot().load()) handler(message.c_str());
+  if (const failure_handler handler = process::failure_handler.load()) {
+    handler(message.c_str());
+  } else {
+    std::fprintf(stderr, "%s\n", message.c_str());
+  }
   std::abort();
 #endif
 }
@@ -122,7 +122,8 @@ constexpr std::ptrdiff_t product(const char* function, const char* what, std::in
 }
 }  // namespace detail
 
-/// Installs the handler that a build without exceptions calls for a wrong argument, and returns the one before. nullptr: just abort.
-inline failure_handler set_failure_handler(failure_handler handler) { return detail::failure_handler_slot().exchange(handler); }
+/// Installs the handler that the files of this process built without exceptions call for a wrong argument, and returns the one before.
+/// nullptr, as at the start: write the message to stderr and abort.
+inline failure_handler set_failure_handler(failure_handler handler) { return detail::process::failure_handler.exchange(handler); }
 
 HEED_NAMESPACE_END

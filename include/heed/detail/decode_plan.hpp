@@ -70,8 +70,8 @@ template <typename Scalar, typename Stored>
 decode_cut cut_keys(const problem<Scalar, Stored>& p, index b) {
   const detail::band band = p.band(b);
   decode_cut cut;
-  cut.end = (std::min)(p.n_kv(b), (std::max)(index(0), p.n_q(b) + band.high));
-  cut.begin = (std::min)(cut.end, (std::max)(index(0), band.low));
+  cut.end = (std::min)(p.n_kv(b), (std::max)(index{0}, p.n_q(b) + band.high));
+  cut.begin = (std::min)(cut.end, (std::max)(index{0}, band.low));
   cut.part = decode_part(p.n_kv(b));
   return cut;
 }
@@ -135,7 +135,7 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory, const Chosen& c
   index longest = 1, most_rows = 0, all_parts = 0;  // parts of a sequence: at least one, which may have no key
   for (index b = 0; b < batch; ++b) {
     if (!chosen(b)) continue;
-    const index parts = (std::max)(index(1), cut_keys(p, b).parts());
+    const index parts = (std::max)(index{1}, cut_keys(p, b).parts());
     longest = (std::max)(longest, parts);
     all_parts += parts;
     most_rows = (std::max)(most_rows, p.n_q(b) * group);
@@ -147,15 +147,15 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory, const Chosen& c
   const int workers = workers_of(p.options, tasks);
 
   const auto padded = [](index bytes) { return (bytes + 63) / 64 * 64; };
-  const index score_bytes = padded(group * index(sizeof(score_params<Acc>)));
-  const index query_bytes = padded(most_rows * padded_row(d_k) * index(sizeof(Acc)));
-  const index head_bytes = score_bytes + query_bytes + padded(decode_scratch(most_rows, d_k) * index(sizeof(Acc)));
-  const index params_bytes = padded(together * index(sizeof(decode_params<In, Acc>)));
+  const index score_bytes = padded(group * index{sizeof(score_params<Acc>)});
+  const index query_bytes = padded(most_rows * padded_row(d_k) * index{sizeof(Acc)});
+  const index head_bytes = score_bytes + query_bytes + padded(decode_scratch(most_rows, d_k) * index{sizeof(Acc)});
+  const index params_bytes = padded(together * index{sizeof(decode_params<In, Acc>)});
   const index worker_bytes =
-      params_bytes + together * head_bytes + padded(decode_copies<Acc>::elements(most_rows, d_k, d_v) * index(sizeof(Acc)));
+      params_bytes + together * head_bytes + padded(decode_copies<Acc>::elements(most_rows, d_k, d_v) * index{sizeof(Acc)});
   const index result_size = most_rows * (d_v + 2);
   unsigned char* const scratch = static_cast<unsigned char*>(
-      memory.reserve(workers * worker_bytes + batch * kv_heads * longest * result_size * index(sizeof(Acc))));
+      memory.reserve(workers * worker_bytes + batch * kv_heads * longest * result_size * index{sizeof(Acc)}));
   Acc* const results = reinterpret_cast<Acc*>(scratch + workers * worker_bytes);
   const auto results_of = [&](index b, index h_kv) {
     return decode_results<Acc>{results + (b * kv_heads + h_kv) * longest * result_size, p.n_q(b) * group, d_v};
@@ -207,7 +207,7 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory, const Chosen& c
     const index h_kv = task % kv_heads, b = task / kv_heads;
     if (!chosen(b)) return;
     const decode_results<Acc> result = results_of(b, h_kv);
-    const index parts = (std::max)(index(1), cut_keys(p, b).parts());
+    const index parts = (std::max)(index{1}, cut_keys(p, b).parts());
     for (index row = 0; row < result.rows; ++row) {
       const index i = row % p.n_q(b);
       const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + row / p.n_q(b));

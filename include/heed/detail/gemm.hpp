@@ -76,11 +76,11 @@ void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Sca
   if (x.rows == 0 || panels == 0) return;
 
   const index block = (std::min)(x.rows, gemm_rows), row_blocks = (x.rows + block - 1) / block;
-  const index wanted = workers_of(options) == 1 ? 1 : 4 * index(workers_of(options));  // tasks
+  const index wanted = workers_of(options) == 1 ? 1 : 4 * index{workers_of(options)};  // tasks
   const index splits = (std::min)(panels, (wanted + row_blocks - 1) / row_blocks);
   const index tasks = row_blocks * splits;
   const int workers = workers_of(options, tasks);
-  const index bytes = index(sizeof(accumulator_t<Scalar>)) *
+  const index bytes = index{sizeof(accumulator_t<Scalar>)} *
                       gemm_stride(few ? gemm_few_scratch(block, x.cols) : gemm_scratch(block, x.cols, kernel.panel_cols));
   unsigned char* const scratch = static_cast<unsigned char*>(memory.reserve(workers * bytes));
   for_each_task(tasks, workers, options.executor, [&](index task, int worker) {
@@ -103,7 +103,7 @@ void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Sca
 /// A strided view as Eigen's own.
 template <typename Scalar>
 auto as_eigen(const matrix_view<Scalar>& m) {
-  using plain = Eigen::Matrix<std::remove_const_t<Scalar>, Eigen::Dynamic, Eigen::Dynamic>;
+  using plain = Eigen::Matrix<std::remove_const_t<Scalar>, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;  // whatever Eigen's default
   using map = Eigen::Map<std::conditional_t<std::is_const<Scalar>::value, const plain, plain>, 0,
                          Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
   return map(m.data, m.rows, m.cols, {m.col_stride, m.row_stride});

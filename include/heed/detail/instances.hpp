@@ -9,6 +9,7 @@
 //   HEED_DEFINE_KERNELS(baseline)
 //   HEED_DEFINE_KERNELS(avx2)
 //   HEED_DEFINE_KERNELS(avx512)       (and the one kernel of avx512_bf16)
+// where the last two are nothing on other CPUs than x86-64.
 // All with the same compiler flags; other flags are another ABI namespace, and the linker says what is missing.
 
 #define HEED_FORWARD_KERNELS(keyword, set, In)                                                                                      \
@@ -65,12 +66,19 @@
   }                                                                                                             \
   }
 
-#define HEED_DEFINE_KERNELS(set) HEED_KERNELS(, set)
+#define HEED_KERNELS_baseline(keyword) HEED_KERNELS(keyword, baseline)
+#if HEED_X86
+#define HEED_KERNELS_avx2(keyword) HEED_KERNELS(keyword, avx2)
+#define HEED_KERNELS_avx512(keyword) HEED_KERNELS(keyword, avx512)
+#else
+#define HEED_KERNELS_avx2(keyword)
+#define HEED_KERNELS_avx512(keyword)
+#endif
+
+#define HEED_DEFINE_KERNELS(set) HEED_KERNELS_##set()
 
 #ifdef HEED_EXTERN_KERNELS
-HEED_KERNELS(extern, baseline)
-#if HEED_X86
-HEED_KERNELS(extern, avx2)
-HEED_KERNELS(extern, avx512)
-#endif
+HEED_KERNELS_baseline(extern)
+HEED_KERNELS_avx2(extern)
+HEED_KERNELS_avx512(extern)
 #endif

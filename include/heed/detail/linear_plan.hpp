@@ -21,7 +21,7 @@ struct linear_kernel {
   /// top of 2 d_k d_v for the state: a longer chunk is more work, has longer sums to round and leaves the first-level cache; a shorter
   /// one brings the state through the registers more often. float, d = 64, ns a token: with AVX-512 and 48 KiB of cache 137 at 32, 156
   /// at 48, 166 at 64, 195 at 96; with AVX2 and 32 KiB 232 at 16, 238 at 24, 244 at 32.
-  index chunk() const { return index(4 * tile_rows); }
+  index chunk() const { return index{4 * tile_rows}; }
 };
 
 template <typename In, typename Acc>
@@ -57,10 +57,10 @@ void chunked_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
   const linear_kernel<In, Acc> kernel = select_linear<In, Acc>(p.options.target);
   const index tokens = p.key.rows, tasks = p.key.batch * p.key.heads;
   const index wanted = p.options.chunk > 0 ? (std::min)(p.options.chunk, linear_chunk_most) : kernel.chunk();
-  const index chunk = (std::max)((std::min)(wanted, tokens), index(1));
+  const index chunk = (std::max)((std::min)(wanted, tokens), index{1});
   const index elements = linear_layout(chunk, p.key.cols, p.state_cols(), kernel.tile_rows).elements;
   const int workers = workers_of(p.options, tasks);
-  Acc* const scratch = static_cast<Acc*>(memory.reserve(workers * elements * index(sizeof(Acc))));
+  Acc* const scratch = static_cast<Acc*>(memory.reserve(workers * elements * index{sizeof(Acc)}));
 
   for_each_task(tasks, workers, p.options.executor, [&](index task, int worker) {
     const linear_head<Scalar> head = p.head(task / p.key.heads, task % p.key.heads);

@@ -22,7 +22,7 @@ enum class feature_map : unsigned char { none, elu_plus_one };
 /// What one call of linear attention means.
 struct linear_attention_options {
   /// Multiplies the read. Absent: 1 / sqrt(head_dim), and 1 with a feature map. 0 is a literal 0.
-  std::optional<double> scale;
+  std::optional<double> scale{};
   heed::feature_map feature_map = heed::feature_map::none;
   /// Divides the read by phi(q) . z + epsilon, where z is the (decayed) sum of the mapped keys. The state then has one more column: z.
   bool normalise = false;
@@ -94,7 +94,7 @@ struct linear_problem {
   index state_cols() const { return value.cols + (options.normalise ? 1 : 0); }
   double scale() const {
     if (options.scale) return *options.scale;
-    return options.feature_map == feature_map::none ? 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index(1)))) : 1.0;
+    return options.feature_map == feature_map::none ? 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index{1}))) : 1.0;
   }
   linear_head<Scalar> head(index b, index h) const {
     linear_head<Scalar> one;

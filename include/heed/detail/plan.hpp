@@ -41,8 +41,8 @@ bool reads_in_place(const stored_tensor<Stored>& rows) {
 /// a MiB.
 template <typename Stored>
 bool lie_apart(const stored_tensor<Stored>& rows) {
-  const index distance = std::abs(rows.elements.row_stride), span = index(512) << 10;
-  return rows.rows > forward_block && distance >= 2 * rows.cols && distance >= span / rows.rows / index(sizeof(Stored));
+  const index distance = (std::abs)(rows.elements.row_stride), span = index{512} << 10;
+  return rows.rows > forward_block && distance >= 2 * rows.cols && distance >= span / rows.rows / index{sizeof(Stored)};
 }
 
 /// How a problem runs on the forward kernel. It follows from shapes and strides alone.
@@ -66,7 +66,7 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, index width) {
   for (index b = 0; b < p.batch(); ++b)
     if (!is_decode(p, b)) longest = (std::max)(longest, p.n_q(b));
   if (longest == 0 || p.num_heads() == 0) return plan;
-  const index d_k = p.query.cols, d_v = p.value.cols, element = index(sizeof(Acc));
+  const index d_k = p.query.cols, d_v = p.value.cols, element = index{sizeof(Acc)};
   const index blocks = (longest + width - 1) / width, level2 = level2_cache();
 
   plan.gather_value = lie_apart(p.value);
@@ -78,9 +78,9 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, index width) {
   // those that must be copied, are shared by as many blocks of queries as keep some of it free.
   index most = 1;
   if (copies || p.key.rows * (d_k + d_v) * element > level2 / 2) {
-    const index each = width * (padded_row(d_k) + padded_row(d_v)) * element, room = index(320) << 10;
+    const index each = width * (padded_row(d_k) + padded_row(d_v)) * element, room = index{320} << 10;
     if (each > 0) most = (gathers ? (std::max)(room, level2 / 16 * 9) : room) / each;
-    most = (std::max)(index(1), (std::min)(most, gathers ? forward_group_limit : 8));
+    most = (std::max)(index{1}, (std::min)(most, gathers ? forward_group_limit : 8));
     const index passes = (blocks + most - 1) / most;
     plan.group = (blocks + passes - 1) / passes;
   }
@@ -90,9 +90,9 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, index width) {
   const index most_workers = workers_of(p.options), heads = p.batch() * p.num_heads();
   plan.task_rows = longest;
   if (most_workers > 1) {
-    const index unit = p.terms.sparse() ? std::lcm(width, index(p.terms.sparse()->params(0, 0).block_q)) : width;
+    const index unit = p.terms.sparse() ? std::lcm(width, index{p.terms.sparse()->params(0, 0).block_q}) : width;
     const index units = (longest + unit - 1) / unit;
-    const auto units_of = [&](index tasks) { return (std::max)(index(1), units * heads / tasks); };  // a task, if there are so many
+    const auto units_of = [&](index tasks) { return (std::max)(index{1}, units * heads / tasks); };  // a task, if there are so many
     index task_units = units_of(8 * most_workers);
     if (copies) task_units = (std::max)(task_units, (std::min)(plan.group * width / unit, units_of(4 * most_workers)));
     plan.task_rows = (std::min)(task_units, units) * unit;
@@ -103,16 +103,16 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, index width) {
   // heads of a group, and rows that lie side by side, on the same pages, are asked for together.
   if (copies && plan.tasks_per_head == 1 && !p.terms.sparse()) {
     const index together = most_workers > 1 ? heads / (4 * most_workers) : forward_heads_limit;
-    plan.heads = (std::max)(index(1), (std::min)({together, forward_heads_limit, p.num_heads()}));
+    plan.heads = (std::max)(index{1}, (std::min)({together, forward_heads_limit, p.num_heads()}));
     const index shared = blocks * p.group();
     if (gathers && p.key.elements.head_stride == d_k && p.value.elements.head_stride == d_v)
-      plan.kv_heads = (std::max)(index(1), (std::min)(plan.heads / p.group(), most / shared));
+      plan.kv_heads = (std::max)(index{1}, (std::min)(plan.heads / p.group(), most / shared));
     if (shared <= most) plan.group = shared * plan.kv_heads;
   }
   plan.bundles = plan.heads == 1 ? p.num_heads() : (p.num_heads() + plan.heads - 1) / plan.heads;
   plan.tasks = plan.tasks_per_head * p.batch() * plan.bundles;
   plan.workers = workers_of(p.options, plan.tasks);
-  plan.head_bytes = (plan.heads * index(sizeof(head_type)) + 63) / 64 * 64;
+  plan.head_bytes = (plan.heads * index{sizeof(head_type)} + 63) / 64 * 64;
   const index scratch = forward_scratch(width, plan.group, d_k, d_v, p.key.rows, copies) * element;
   plan.worker_bytes = plan.head_bytes + (scratch + 63) / 64 * 64;
   return plan;

@@ -64,7 +64,7 @@ struct problem {
     return terms.key_lengths ? (*terms.key_lengths)[b] : key.rows;
   }
   double scale() const {
-    return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index(1))));
+    return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index{1})));
   }
 
   /// The key that the first query of sequence b stands at.
@@ -249,7 +249,7 @@ problem<Scalar, Stored> make_score_problem(const char* function, const tensor_vi
     check_equal(function, "lse: batch", lse.batch, "query's batch", query.batch);
     check_equal(function, "lse: num_heads", lse.heads, "query's num_heads", query.heads);
     check_equal(function, "lse: n_q", lse.rows, "query's n_q", query.rows);
-    check_equal(function, "lse: columns", lse.cols, "one number a row:", index(1));
+    check_equal(function, "lse: columns", lse.cols, "one number a row:", index{1});
   }
   check_options<accumulator_t<Scalar>>(function, options);
   check_terms(function, p);

@@ -25,7 +25,7 @@ void store_row(const matrix_view<const Scalar>& from, const matrix_view<Stored>&
     float largest = 0;
     bool finite = true;
     for (index c = 0; c < from.cols; ++c) {
-      largest = (std::max)(largest, std::abs(element(c)));
+      largest = (std::max)(largest, (std::abs)(element(c)));
       finite = finite && is_finite(element(c));
     }
     *scale = finite ? largest / 127 : std::numeric_limits<float>::quiet_NaN();

@@ -52,14 +52,14 @@ void for_each_head(index batch, index heads, const Options& options, const Work&
 template <typename Given, typename Wanted>
 void check_sequence(const char* function, const char* what, const tensor_view<Given>& given, const char* whose,
                     const tensor_view<Wanted>& wanted) {
-  const auto check = [&](const char* axis, index extent, index other) {
+  const auto check_axis = [&](const char* axis, index extent, index other) {
     if (extent != other)
       fail_with("heed::", function, ": ", what, ": ", axis, " ", extent, " does not match ", whose, "'s ", axis, " ", other);
   };
   check_view(function, what, given);
-  check("batch", given.batch, wanted.batch);
-  check("heads", given.heads, wanted.heads);
-  check("length", given.rows, wanted.rows);
+  check_axis("batch", given.batch, wanted.batch);
+  check_axis("heads", given.heads, wanted.heads);
+  check_axis("length", given.rows, wanted.rows);
 }
 
 /// The sizes of a carried state, if there is one.

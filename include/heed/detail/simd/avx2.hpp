@@ -89,7 +89,7 @@ HEED_INLINE f32 held(f32 a) {
   __asm__("" : "+x"(a.reg));
   return a;
 }
-HEED_INLINE f32 abs(f32 a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.reg)}; }
+HEED_INLINE f32 (abs)(f32 a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.reg)}; }
 HEED_INLINE f32 with_sign(f32 a, f32 b) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_or_ps(_mm256_andnot_ps(sign, a.reg), _mm256_and_ps(sign, b.reg))};
@@ -200,7 +200,7 @@ HEED_INLINE f64 held(f64 a) {
   __asm__("" : "+x"(a.reg));
   return a;
 }
-HEED_INLINE f64 abs(f64 a) { return {_mm256_andnot_pd(_mm256_set1_pd(-0.0), a.reg)}; }
+HEED_INLINE f64 (abs)(f64 a) { return {_mm256_andnot_pd(_mm256_set1_pd(-0.0), a.reg)}; }
 HEED_INLINE f64 with_sign(f64 a, f64 b) {
   const __m256d sign = _mm256_set1_pd(-0.0);
   return {_mm256_or_pd(_mm256_andnot_pd(sign, a.reg), _mm256_and_pd(sign, b.reg))};

@@ -85,7 +85,7 @@ HEED_INLINE f32 held(f32 a) {
   __asm__("" : "+v"(a.reg));
   return a;
 }
-HEED_INLINE f32 abs(f32 a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.reg)}; }
+HEED_INLINE f32 (abs)(f32 a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.reg)}; }
 HEED_INLINE f32 with_sign(f32 a, f32 b) {
   const __m512 sign = _mm512_set1_ps(-0.0f);
   return {_mm512_or_ps(_mm512_andnot_ps(sign, a.reg), _mm512_and_ps(sign, b.reg))};
@@ -189,7 +189,7 @@ HEED_INLINE f64 held(f64 a) {
   __asm__("" : "+v"(a.reg));
   return a;
 }
-HEED_INLINE f64 abs(f64 a) { return {_mm512_andnot_pd(_mm512_set1_pd(-0.0), a.reg)}; }
+HEED_INLINE f64 (abs)(f64 a) { return {_mm512_andnot_pd(_mm512_set1_pd(-0.0), a.reg)}; }
 HEED_INLINE f64 with_sign(f64 a, f64 b) {
   const __m512d sign = _mm512_set1_pd(-0.0);
   return {_mm512_or_pd(_mm512_andnot_pd(sign, a.reg), _mm512_and_pd(sign, b.reg))};

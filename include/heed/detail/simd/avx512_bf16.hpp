@@ -26,7 +26,7 @@ struct bf16_pairs {
   /// Numbers that lie side by side, any alignment; with n (0 <= n <= 32) the rest are 0 and memory behind is not touched.
   HEED_INLINE static bf16_pairs load(const void* p) { return {_mm512_loadu_si512(p)}; }
   HEED_INLINE static bf16_pairs load(const bfloat16_bits* p, size n) {
-    return {_mm512_maskz_loadu_epi16(static_cast<__mmask32>(n >= 32 ? 0xffffffffu : (1u << n) - 1u), p)};
+    return {_mm512_maskz_loadu_epi16(n >= 32 ? 0xffffffffu : (1u << n) - 1u, p)};
   }
   HEED_INLINE void store(void* p) const { _mm512_storeu_si512(p, reg); }
   /// The bits of each pair as a float, to be moved about.
@@ -37,7 +37,7 @@ struct bf16_pairs {
     return {_mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(a.reg), 16), _mm512_castps_si512(b.reg))};
   }
   /// The pairs (a, b), rounded to nearest even.
-  HEED_INLINE static bf16_pairs round(f32 a, f32 b) {
+  HEED_INLINE static bf16_pairs rounded(f32 a, f32 b) {
     const __m512i lanes_of_a_then_b = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.reg, a.reg));
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4,
                                            19, 3, 18, 2, 17, 1, 16, 0);

@@ -77,7 +77,7 @@ HEED_INLINE f32 held(f32 a) {
   __asm__("" : "+w"(a.reg));
   return a;
 }
-HEED_INLINE f32 abs(f32 a) { return {vabsq_f32(a.reg)}; }
+HEED_INLINE f32 (abs)(f32 a) { return {vabsq_f32(a.reg)}; }
 HEED_INLINE f32 with_sign(f32 a, f32 b) { return {vbslq_f32(vdupq_n_u32(0x80000000u), b.reg, a.reg)}; }
 HEED_INLINE f32 split(f32 a, f32& rest) {
   const f32 whole = {vrndmq_f32(a.reg)};
@@ -157,7 +157,7 @@ HEED_INLINE f64 held(f64 a) {
   __asm__("" : "+w"(a.reg));
   return a;
 }
-HEED_INLINE f64 abs(f64 a) { return {vabsq_f64(a.reg)}; }
+HEED_INLINE f64 (abs)(f64 a) { return {vabsq_f64(a.reg)}; }
 HEED_INLINE f64 with_sign(f64 a, f64 b) { return {vbslq_f64(vdupq_n_u64(0x8000000000000000u), b.reg, a.reg)}; }
 HEED_INLINE f64 split(f64 a, f64& rest) {
   const f64 whole = {vrndmq_f64(a.reg)};

@@ -150,7 +150,7 @@ HEED_INLINE portable_vector<S, N> held(portable_vector<S, N> a) {
   return a;
 }
 template <typename S, int N>
-HEED_INLINE portable_vector<S, N> abs(portable_vector<S, N> a) {
+HEED_INLINE portable_vector<S, N> (abs)(portable_vector<S, N> a) {
   using V = portable_vector<S, N>;
   HEED_EACH_LANE(V, from_vector_bits<S>(vector_bits(a.lane[i]) & ~vector_bits(S(-0.0))));
 }

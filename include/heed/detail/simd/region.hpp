@@ -42,7 +42,7 @@
 //   a + b  a - b  a * b  a / b    fma(a, b, c) = a * b + c, one rounding where the CPU has it
 //   (max)(a, b)                   a > b ? a : b, so b where either is NaN (unless the build promises that there are none);
 //                               in parentheses, because a Windows header makes a macro of max
-//   abs(a)  with_sign(a, b)       |a|; |a| with the sign of b
+//   (abs)(a)  with_sign(a, b)     |a|; |a| with the sign of b; in parentheses, because Arduino.h makes a macro of abs
 //   n = split(a, rest)            a = n + rest, n an integer and rest in [0, 1]; |a| < 2^22. n is for scale alone
 //   n = split(m, a, rest)         the same where m is true; elsewhere a may be anything, and raises nothing
 //   scale(a, n)  scale(m, a, n)   a * 2^n for n from split, and 0 where m is false; a and the result are normal numbers

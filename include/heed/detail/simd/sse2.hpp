@@ -60,10 +60,10 @@ struct f32 {
     const __m128i rebias = _mm_set1_epi32(112 << 23);  // the exponent's bias goes from 15 to 127; twice that makes 31 to 255
     const __m128i special = _mm_and_si128(_mm_cmpgt_epi32(magnitude, _mm_set1_epi32(0x7bff)), rebias);
     const __m128i normal = _mm_add_epi32(_mm_add_epi32(_mm_slli_epi32(magnitude, 13), rebias), special);
-    const __m128i small = _mm_castps_si128(_mm_mul_ps(_mm_cvtepi32_ps(magnitude), _mm_set1_ps(0x1p-24f)));
-    const __m128i is_small = _mm_cmplt_epi32(magnitude, _mm_set1_epi32(0x400));
+    const __m128i subnormal = _mm_castps_si128(_mm_mul_ps(_mm_cvtepi32_ps(magnitude), _mm_set1_ps(0x1p-24f)));
+    const __m128i is_subnormal = _mm_cmplt_epi32(magnitude, _mm_set1_epi32(0x400));
     const __m128i sign = _mm_slli_epi32(_mm_xor_si128(u, magnitude), 16);
-    return {_mm_castsi128_ps(_mm_or_si128(sign, choose(is_small, small, normal)))};
+    return {_mm_castsi128_ps(_mm_or_si128(sign, choose(is_subnormal, subnormal, normal)))};
   }
   HEED_INLINE void store_low_halves(void* p, __m128i u) const {
     const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(u, 16), 16);  // so that the saturation of the pack changes nothing
@@ -86,13 +86,13 @@ struct f32 {
     const __m128i normal = _mm_srli_epi32(rounded, 13);
     // A subnormal result counts in 2^-24, the last bit of 0.5f: the addition rounds.
     const __m128 half = _mm_set1_ps(0.5f);
-    const __m128i small = _mm_sub_epi32(_mm_castps_si128(_mm_add_ps(_mm_castsi128_ps(magnitude), half)), _mm_castps_si128(half));
+    const __m128i subnormal = _mm_sub_epi32(_mm_castps_si128(_mm_add_ps(_mm_castsi128_ps(magnitude), half)), _mm_castps_si128(half));
     const __m128i nan = _mm_and_si128(_mm_cmpgt_epi32(magnitude, _mm_set1_epi32(0x7f800000)), _mm_set1_epi32(0x200));
     const __m128i special = _mm_or_si128(nan, _mm_set1_epi32(0x7c00));
-    const __m128i is_small = _mm_cmplt_epi32(magnitude, _mm_set1_epi32(113 << 23));
+    const __m128i is_subnormal = _mm_cmplt_epi32(magnitude, _mm_set1_epi32(113 << 23));
     const __m128i is_special = _mm_cmpgt_epi32(magnitude, _mm_set1_epi32((143 << 23) - 1));
     const __m128i sign = _mm_srli_epi32(_mm_xor_si128(u, magnitude), 16);
-    store_low_halves(p, _mm_or_si128(sign, choose(is_special, special, choose(is_small, small, normal))));
+    store_low_halves(p, _mm_or_si128(sign, choose(is_special, special, choose(is_subnormal, subnormal, normal))));
   }
   template <typename In>
   HEED_INLINE static f32 load(const In* p, size n) {
@@ -118,7 +118,7 @@ HEED_INLINE f32 held(f32 a) {
   __asm__("" : "+x"(a.reg));
   return a;
 }
-HEED_INLINE f32 abs(f32 a) { return {_mm_andnot_ps(_mm_set1_ps(-0.0f), a.reg)}; }
+HEED_INLINE f32 (abs)(f32 a) { return {_mm_andnot_ps(_mm_set1_ps(-0.0f), a.reg)}; }
 HEED_INLINE f32 with_sign(f32 a, f32 b) {
   const __m128 sign = _mm_set1_ps(-0.0f);
   return {_mm_or_ps(_mm_andnot_ps(sign, a.reg), _mm_and_ps(sign, b.reg))};
@@ -168,7 +168,7 @@ struct f64 {
   };
   __m128d reg;
 
-  HEED_INLINE static mask bits(bool a, bool b) { return {_mm_castsi128_pd(_mm_set_epi64x(-(long long)b, -(long long)a))}; }
+  HEED_INLINE static mask bits(bool a, bool b) { return {_mm_castsi128_pd(_mm_set_epi64x(b ? -1 : 0, a ? -1 : 0))}; }
   HEED_INLINE static mask first(size n) { return bits(n > 0, n > 1); }
   HEED_INLINE static mask load_mask(const bool* p, size n) { return bits(n > 0 && p[0], n > 1 && p[1]); }
   HEED_INLINE static f64 zero() { return {_mm_setzero_pd()}; }
@@ -195,7 +195,7 @@ HEED_INLINE f64 held(f64 a) {
   __asm__("" : "+x"(a.reg));
   return a;
 }
-HEED_INLINE f64 abs(f64 a) { return {_mm_andnot_pd(_mm_set1_pd(-0.0), a.reg)}; }
+HEED_INLINE f64 (abs)(f64 a) { return {_mm_andnot_pd(_mm_set1_pd(-0.0), a.reg)}; }
 HEED_INLINE f64 with_sign(f64 a, f64 b) {
   const __m128d sign = _mm_set1_pd(-0.0);
   return {_mm_or_pd(_mm_andnot_pd(sign, a.reg), _mm_and_pd(sign, b.reg))};
