@@ -18,14 +18,21 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Workload:
-    def __init__(self, name, heads, kv_heads, n_q, n_kv, d, causal=False, bfloat16=False):
+    def __init__(self, name, heads, kv_heads, n_q, n_kv, d, causal=False, bfloat16=False, side_by_side=False):
         self.name, self.heads, self.kv_heads, self.n_q, self.n_kv, self.d = name, heads, kv_heads, n_q, n_kv, d
-        self.causal, self.bfloat16 = causal, bfloat16
+        self.causal, self.bfloat16, self.side_by_side = causal, bfloat16, side_by_side
+
+    def empty(self, heads, n):
+        """[1, heads, n, d]; with heads side by side the memory is [1, n, heads, d], as projections leave it."""
+        if self.side_by_side:
+            return np.empty((1, n, heads, self.d), np.float32).transpose(0, 2, 1, 3)
+        return np.empty((1, heads, n, self.d), np.float32)
 
     def inputs(self):
         draw = np.random.default_rng(1)
-        shapes = [(1, self.heads, self.n_q, self.d)] + 2 * [(1, self.kv_heads, self.n_kv, self.d)]
-        arrays = [draw.standard_normal(shape, dtype=np.float32) for shape in shapes]
+        arrays = [self.empty(self.heads, self.n_q), self.empty(self.kv_heads, self.n_kv), self.empty(self.kv_heads, self.n_kv)]
+        for a in arrays:
+            a[:] = draw.standard_normal(a.shape, dtype=np.float32)
         return [to_float(to_bfloat16(a)) for a in arrays] if self.bfloat16 else arrays
 
     def operations(self):
@@ -39,6 +46,11 @@ class Workload:
 
 
 WORKLOADS = [
+    *(Workload(f"f32, {h} heads side by side, d={d}, n={n}, {'causal' if causal else 'full'}", h, h, n, n, d, causal, side_by_side=True)
+      for h, d, n in ((8, 128, 2048), (16, 64, 2048), (32, 128, 1024), (32, 64, 512)) for causal in (False, True)),
+    *(Workload(f"f32, {h} heads, dense, d={d}, n={n}, {'causal' if causal else 'full'}", h, h, n, n, d, causal)
+      for h, d, n in ((8, 128, 2048), (16, 64, 2048), (32, 128, 1024)) for causal in (False, True)),
+    Workload("f32, d=128, decode, 32/8 heads side by side, n_kv=16384", 32, 8, 1, 16384, 128, side_by_side=True),
     *(Workload(f"f32, d={d}, n={n}, {'causal' if causal else 'full'}", 1, 1, n, n, d, causal)
       for n in (512, 2048, 4096) for d in (64, 128) for causal in (False, True)),
     *(Workload(f"bf16, d={d}, n=2048, {'causal' if causal else 'full'}", 1, 1, 2048, 2048, d, causal, True)
@@ -92,12 +104,13 @@ class Heed:
         subprocess.run([*compiler, "-std=c++17", "-O2", "-shared", "-fPIC", f"-I{ROOT}/include", "-isystem", eigen, source, "-o", library,
                         "-pthread"], check=True)
         self.forward = ctypes.CDLL(str(library)).heed_forward
-        self.forward.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_long] * 5 + [ctypes.c_int] * 3
+        self.forward.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_long] * 5 + [ctypes.c_int] * 4
 
     def prepare(self, w, inputs, threads):
         arrays = [to_bfloat16(a) for a in inputs] if w.bfloat16 else inputs
-        out = np.empty_like(arrays[0])
-        arguments = [a.ctypes.data for a in (*arrays, out)] + [w.heads, w.kv_heads, w.n_q, w.n_kv, w.d, w.causal, threads, w.bfloat16]
+        out = np.empty_like(arrays[0]) if w.bfloat16 else w.empty(w.heads, w.n_q)
+        arguments = [a.ctypes.data for a in (*arrays, out)]
+        arguments += [w.heads, w.kv_heads, w.n_q, w.n_kv, w.d, w.causal, threads, w.bfloat16, w.side_by_side]
 
         def call(keep=arrays):  # the arguments are bare addresses: hold what they point to
             if self.forward(*arguments):
@@ -139,8 +152,6 @@ class OnnxRuntime:
             return
         make = self.onnx.helper.make_node
         query, key, value = inputs
-        node = make("Attention", ["q", "k", "v"], ["y"], is_causal=int(w.causal))
-        yield "Attention", *self.runner(node, {"q": query, "k": key, "v": value}, threads, False)
 
         def packed(x):
             return np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(1, x.shape[2], -1)
@@ -150,6 +161,12 @@ class OnnxRuntime:
             return call, lambda: result().reshape(1, w.n_q, w.heads, w.d).transpose(0, 2, 1, 3)
 
         three = {"q": packed(query), "k": packed(key), "v": packed(value)}
+        if w.side_by_side:
+            node = make("Attention", ["q", "k", "v"], ["y"], is_causal=int(w.causal), q_num_heads=w.heads, kv_num_heads=w.kv_heads)
+            yield "Attention", *unpacked(self.runner(node, three, threads, False))
+        else:
+            node = make("Attention", ["q", "k", "v"], ["y"], is_causal=int(w.causal))
+            yield "Attention", *self.runner(node, {"q": query, "k": key, "v": value}, threads, False)
         if w.heads == w.kv_heads:
             node = make("MultiHeadAttention", ["q", "k", "v"], ["y"], domain="com.microsoft", num_heads=w.heads, unidirectional=int(w.causal))
             yield "MultiHeadAttention", *unpacked(self.runner(node, three, threads, True))
@@ -189,8 +206,14 @@ class OpenVino:
         if w.heads != w.kv_heads:
             return
         kind = self.ov.Type.bf16 if w.bfloat16 else self.ov.Type.f32
+        order = [0, 2, 1, 3]
+        if w.side_by_side:  # the layout of its own models: transposes around the operator, which it takes into it
+            inputs = [a.transpose(order) for a in inputs]
         parameters = [self.ops.parameter(a.shape, kind) for a in inputs]
-        node = self.ops.scaled_dot_product_attention(*parameters, causal=w.causal)
+        heads_first = [self.ops.transpose(x, order) for x in parameters] if w.side_by_side else parameters
+        node = self.ops.scaled_dot_product_attention(*heads_first, causal=w.causal)
+        if w.side_by_side:
+            node = self.ops.transpose(node, order)
         model = self.ov.Model([node], parameters, "attention")
         compiled = self.ov.Core().compile_model(model, "CPU", {
             "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "bf16" if w.bfloat16 else "f32",
@@ -204,7 +227,7 @@ class OpenVino:
         def result(keep=arrays):  # a tensor looks at its array
             data = request.get_output_tensor(0).data
             # numpy has no bfloat16: the same bytes, seen as 16-bit integers
-            return to_float(np.frombuffer(data.tobytes(), np.uint16).reshape(inputs[0].shape)) if w.bfloat16 else data
+            return to_float(np.frombuffer(data.tobytes(), np.uint16).reshape(inputs[0].shape)) if w.bfloat16 else data.transpose(order) if w.side_by_side else data
 
         yield "ScaledDotProductAttention", request.infer, result
 
@@ -297,7 +320,7 @@ def main():
     for threads in (t for t in arguments.threads if t <= len(cpus)):
         os.sched_setaffinity(0, cpus[-threads:])  # the last CPUs: the first often serves interrupts
         print(f"\n{threads} thread{'s' if threads > 1 else ''}, on CPU {', '.join(map(str, cpus[-threads:]))}")
-        print(f"{'workload':46} {'contender':42} {'ms':>9} {'GFLOP/s':>8} {'heed is':>9} {'error':>8}")
+        print(f"{'workload':56} {'contender':42} {'ms':>9} {'GFLOP/s':>8} {'heed is':>9} {'error':>8}")
         for workload in workloads:
             entries = compare(workload, contenders, threads, arguments.rounds, arguments.seconds)
             ours = next((e.best for e in entries if e.contender.name == "heed"), float("nan"))
@@ -311,7 +334,7 @@ def main():
                 for entry in mine if arguments.every_form else fastest:
                     name = f"{contender.name}, {entry.form}" if entry.form else contender.name
                     times = f"{entry.best / ours:8.2f}x" if contender.name != "heed" else ""
-                    print(f"{workload.name:46} {name:42} {entry.best * 1e3:9.3f} {workload.operations() / entry.best * 1e-9:8.1f} "
+                    print(f"{workload.name:56} {name:42} {entry.best * 1e3:9.3f} {workload.operations() / entry.best * 1e-9:8.1f} "
                           f"{times:>9} {entry.error:8.1e}{'' if entry in right else '  WRONG'}", flush=True)
     os.sched_setaffinity(0, cpus)
     if wrong:
