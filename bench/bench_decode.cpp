@@ -14,7 +14,7 @@ namespace {
 template <typename Scalar>
 void decode(benchmark::State& state) {
   constexpr heed::index heads = 32, kv_heads = 8, d = 128;
-  const heed::index n_kv = state.range(0), count = kv_heads * n_kv * d;
+  const heed::index n_kv = length_of(state), count = kv_heads * n_kv * d;
   heed::attention_options options;
   options.threads = int(state.range(1));
   // Keys and values in one piece of memory, which is read whole for the yardstick too.

@@ -30,7 +30,7 @@ struct inputs {
 
 /// softmax(Q K^T / sqrt(d)) V with the n x n matrix in memory, as a careful user of Eigen writes it: one matrix, worked on in place.
 void naive(benchmark::State& state, index d) {
-  const index n = state.range(0);
+  const index n = length_of(state);
   inputs<float> in(n, d);
   const auto call = [&] {
     heed::rows<float> weights(n, n);
@@ -48,7 +48,7 @@ void naive(benchmark::State& state, index d) {
 }
 
 void streaming(benchmark::State& state, index d) {
-  const index n = state.range(0);
+  const index n = length_of(state);
   const inputs<float> in(n, d);
   heed::rows<float> out;
   const auto call = [&] {
@@ -62,7 +62,7 @@ void streaming(benchmark::State& state, index d) {
 
 template <typename Scalar>
 void forward(benchmark::State& state, index d, heed::isa target) {
-  const index n = state.range(0);
+  const index n = length_of(state);
   inputs<Scalar> in(n, d);
   heed::attention_options options;
   options.causal = state.range(1) ? heed::causal::top_left : heed::causal::none;

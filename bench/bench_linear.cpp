@@ -55,12 +55,13 @@ double operations(heed::index n, heed::index d, bool delta) {
 
 template <typename Scalar>
 void linear(benchmark::State& state, gate g) {
-  const heed::index n = state.range(0), d = state.range(1);
+  const heed::index n = length_of(state), d = state.range(1);
   sequence<Scalar> in(n, d);
   heed::workspace memory;
   const auto call = [&] {
     heed::multi_head_linear_attention_into(heed::view(in.query), heed::view(in.key), heed::view(in.value), heed::writable_view(in.out),
-                                           {}, memory, heed::log_gate(in.gates(g)), heed::carry(in.state));
+                                           {}, memory, heed::when(g != gate::none, heed::log_gate(in.gates(g))),
+                                           heed::carry(in.state));
     benchmark::DoNotOptimize(in.out.data());
   };
   report_extra_bytes(state, call);
@@ -70,12 +71,13 @@ void linear(benchmark::State& state, gate g) {
 
 template <typename Scalar>
 void delta(benchmark::State& state, gate g) {
-  const heed::index n = state.range(0), d = state.range(1);
+  const heed::index n = length_of(state), d = state.range(1);
   sequence<Scalar> in(n, d);
   heed::workspace memory;
   const auto call = [&] {
     heed::multi_head_delta_rule_into(heed::view(in.query), heed::view(in.key), heed::view(in.value), heed::view(in.beta),
-                                     heed::writable_view(in.out), {}, memory, heed::log_gate(in.gates(g)), heed::carry(in.state));
+                                     heed::writable_view(in.out), {}, memory, heed::when(g != gate::none, heed::log_gate(in.gates(g))),
+                                     heed::carry(in.state));
     benchmark::DoNotOptimize(in.out.data());
   };
   report_extra_bytes(state, call);
@@ -84,7 +86,7 @@ void delta(benchmark::State& state, gate g) {
 }
 
 void softmax(benchmark::State& state) {
-  const heed::index n = state.range(0), d = state.range(1);
+  const heed::index n = length_of(state), d = state.range(1);
   sequence<float> in(n, d);
   heed::attention_options options;
   options.causal = heed::causal::bottom_right;
@@ -125,7 +127,8 @@ void crossover(benchmark::State& state, gate g) {
       query.rows = key.rows = value.rows = out.rows = n;
       if (gates.data) gates.rows = n;
       const double linear_now = best_of([&] {
-        heed::multi_head_linear_attention_into(query, key, value, out, {}, memory, heed::log_gate(gates), heed::carry(in.state));
+        heed::multi_head_linear_attention_into(query, key, value, out, {}, memory, heed::when(g != gate::none, heed::log_gate(gates)),
+                                               heed::carry(in.state));
       });
       const double softmax_now = best_of([&] { heed::multi_head_attention_into(query, key, value, out, {}, options, memory); });
       if (linear_now >= softmax_now) {

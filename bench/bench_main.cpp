@@ -1,4 +1,6 @@
-// heed_bench: measures this machine, and heed on it. docs/performance.md explains the columns.
+// heed_bench: measures this machine, and heed on it. docs/performance.md explains the columns. --quick runs every row once, at small
+// sizes.
+#include "measure.hpp"
 #include "memory.hpp"
 #include "peak.hpp"
 #include "suites.hpp"
@@ -117,6 +119,12 @@ int main(int argc, char** argv) {
     const std::string_view argument = argv[i];
     everything |= argument.rfind("--benchmark_filter=", 0) == 0;
     list |= argument.rfind("--benchmark_list_tests", 0) == 0;
+    if (argument == "--quick") {
+      bench::quick = everything = true;
+      short_runs = "--benchmark_min_time=1e-9";
+      arguments[1] = short_runs.data();
+      continue;
+    }
     arguments.push_back(argv[i]);
   }
   int count = int(arguments.size());

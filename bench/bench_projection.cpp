@@ -24,7 +24,7 @@ struct layer {
 
 template <typename Scalar>
 void project(benchmark::State& state) {
-  const layer<Scalar> in(state.range(0), state.range(1));
+  const layer<Scalar> in(length_of(state), state.range(1));
   heed::attention_options options;
   options.threads = int(state.range(2));
   heed::qkv<Scalar> result(0, 0, 0, 0);
@@ -37,7 +37,7 @@ void project(benchmark::State& state) {
 }
 
 void project_eigen(benchmark::State& state) {
-  const layer<float> in(state.range(0), state.range(1));
+  const layer<float> in(length_of(state), state.range(1));
   heed::rows<float> query(in.x.rows(), in.x.cols()), key(in.x.rows(), in.x.cols()), value(in.x.rows(), in.x.cols());
   const auto call = [&] {
     query.noalias() = in.x * in.w_q;

@@ -8,7 +8,7 @@ namespace bench {
 namespace {
 
 void small(benchmark::State& state) {
-  const heed::index n = state.range(0), d = 64;
+  const heed::index n = length_of(state), d = 64;
   const auto query = random_rows<float>(n, d, 1), key = random_rows<float>(n, d, 2), value = random_rows<float>(n, d, 3);
   heed::rows<float> out(n, d);
   const auto call = [&](heed::workspace& memory) {

@@ -93,7 +93,7 @@ void dropout(inputs& in, index, benchmark::State& state) { beside_plain(state, i
 
 /// A window to the left beside the causal call. Ideal is the share of the pairs.
 void window(benchmark::State& state) {
-  const index n = state.range(0), w = state.range(1);
+  const index n = length_of(state), w = state.range(1);
   inputs in(n);
   heed::attention_options causal, windowed;
   causal.causal = windowed.causal = heed::causal::top_left;
@@ -106,7 +106,7 @@ void window(benchmark::State& state) {
 
 /// A block mask that shows blocks of 128 x 128 at random beside the full call. Ideal is the share of the blocks.
 void blocks(benchmark::State& state) {
-  const index n = state.range(0), block = 128;
+  const index n = length_of(state), block = 128;
   inputs in(n);
   heed::block_mask mask(1, 1, n, n, block, block);
   const heed::rows<float> draws = random_rows<float>(mask.q_blocks(), mask.kv_blocks(), 5);  // uniform in [-sqrt(3), sqrt(3)]
@@ -124,8 +124,8 @@ void blocks(benchmark::State& state) {
 void register_terms(bool everything) {
   const auto add = [&](const char* name, void (*run)(inputs&, index, benchmark::State&)) {
     auto* added = benchmark::RegisterBenchmark((std::string("terms/") + name + "/f32/d:64").c_str(), [run](benchmark::State& state) {
-      inputs in(state.range(0));
-      run(in, state.range(0), state);
+      inputs in(length_of(state));
+      run(in, length_of(state), state);
     });
     added->ArgNames({"n"})->Unit(benchmark::kMillisecond)->UseManualTime();
     for (const index n : everything ? std::vector<index>{1024, 2048} : std::vector<index>{1024}) added->Args({n});

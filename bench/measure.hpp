@@ -25,6 +25,14 @@ constexpr const char* name_of() {
   return std::is_same<Scalar, Eigen::bfloat16>::value ? "bf16" : "f16";
 }
 
+/// A run that only shows that every row works: its numbers are nobody's.
+inline bool quick = false;
+
+/// How many tokens or keys a row is about, its first argument.
+inline heed::index length_of(const benchmark::State& state) {
+  return quick ? (std::min)(heed::index(state.range(0)), heed::index(256)) : heed::index(state.range(0));
+}
+
 /// Fills memory with numbers of mean 0 and variance 1, the same in every run (a 64-bit linear congruential generator, Knuth's
 /// constants).
 template <typename Scalar>
@@ -70,12 +78,18 @@ double best_seconds(benchmark::State& state, const Call& call, const After& afte
   if (once < 50 * enough) once = timed(4);  // the first call may have been a cold one
   const auto batch = benchmark::IterationCount(once < enough ? enough / once : 1);
   double best = once;
-  while (state.KeepRunningBatch(batch)) {
-    const double seconds = timed(batch);
-    best = (std::min)(best, seconds);
+  // Just as many calls as were asked for: repetitions of a benchmark must have the same number.
+  benchmark::IterationCount left = state.max_iterations, calls = (std::min)(batch, left);
+  while (state.KeepRunningBatch((std::max)(calls, benchmark::IterationCount(1)))) {
+    const double seconds = timed(calls);
     state.PauseTiming();
-    after(seconds);
+    if (calls == batch || left == state.max_iterations) {  // else it is a rest, too short for the clock
+      best = (std::min)(best, seconds);
+      after(seconds);
+    }
     state.ResumeTiming();
+    left -= calls;
+    calls = (std::min)(batch, left);
   }
   return best;
 }

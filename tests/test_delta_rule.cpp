@@ -103,6 +103,38 @@ TEST_CASE("a NaN of the delta rule reaches no earlier token, strong gates leave 
   }
 }
 
+TEMPLATE_TEST_CASE("a gate of -infinity forgets the delta rule's state, one of NaN too", "", float, double) {
+  for (const heed::index gate_cols : {heed::index(1), heed::index(8)})
+    for (const heed::index at : {0, 1, 5, 38, 49}) {
+      CAPTURE(gate_cols, at);
+      testing::check_forgotten(linear_example<TestType>(50, 8, 12, gate_cols, 2).with_beta(2), at, testing::isas());
+    }
+}
+
+TEST_CASE("what the delta rule takes away becomes 0 and is nowhere subnormal") {
+  for (const heed::index gate_cols : {heed::index(0), heed::index(1), heed::index(16)})
+    for (const bool recurrent : {false, true})
+      for (const heed::isa target : testing::isas()) {
+        CAPTURE(gate_cols, recurrent, testing::name_of(target));
+        linear_example<float> e = linear_example<float>(100, 16, 24, gate_cols, 1).with_beta(1);
+        e.options.target = target;
+        e.log_gate.setConstant(-0.1f);
+        e.beta.setConstant(0.5f);
+        e.value.setZero();
+        for (heed::index t = 0; t < 100; ++t) {  // the unit vectors in turn: each halves its row of the state
+          e.key.row(t).setZero();
+          e.key(t, t % 16) = 1;
+        }
+        heed::rows<float> state = e.state;
+        for (int part = 0; part < 32; ++part) {
+          e.run(0, 100, recurrent, state);
+          testing::check_settled(state);
+          if (part == 1) CHECK((state.array() != 0).any());
+        }
+        CHECK((state.array() == 0).all());
+      }
+}
+
 TEST_CASE("groups of query heads share the delta rule's state") {
   const heed::index heads = 4, kv_heads = 2, length = 30, d = 8;
   const heed::rows<float> q = random_rows<float>(length, heads * d, 1), k = random_rows<float>(length, kv_heads * d, 2) * 0.3f,

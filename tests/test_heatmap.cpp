@@ -108,6 +108,19 @@ TEST_CASE("What is no weight is marked, and does not disturb the others") {
   CHECK(svg.find("t1 → t1: 0.5</title>") != std::string::npos);
 }
 
+TEST_CASE("The entropy of weights that do not sum to 1 is that of their shares") {
+  const double size = GENERATE(1e-320, 1e-3, 1.0, 40.0, 1e300);
+  heed::rows<double> weights(3, 40);
+  weights.row(0).setConstant(size);  // ln 40
+  weights.row(1).setZero();          // a row of nothing has none
+  weights.row(2).setZero();
+  weights(2, 3) = size, weights(2, 9) = 3 * size;  // that of 1/4 and 3/4
+  const std::string page = heed::heatmap_html(weights, numbered(3), numbered(40));
+  const double two = -(0.25 * std::log(0.25) + 0.75 * std::log(0.75));
+  CAPTURE(size);
+  CHECK(std::stod(between(page, "\"entropy\":", ",")) == Approx((std::log(40.0) + two) / 2).epsilon(1e-3 * (size < 1e-300) + 1e-8));
+}
+
 TEST_CASE("A page of one map refuses by the name of the call") {
   heed::heatmap_options options;
   options.keep_per_row = -1;
@@ -126,7 +139,7 @@ TEST_CASE("Weights so large that sums of them are no number leave the page's dat
     const heed::rows<double> weights = heed::rows<double>::Constant(2, 40, w);
     const std::string page = heed::heatmap_html(weights, numbered(2), numbered(40));
     CHECK(codes_of(page, 2, 40) == std::vector<unsigned>(80, 65534));
-    CHECK(between(page, "\"entropy\":", ",") == "null");
+    CHECK(std::stod(between(page, "\"entropy\":", ",")) == Approx(std::log(40.0)).epsilon(1e-8));
     CHECK(std::stod(between(page, "\"max\":", ",")) == Approx(w).epsilon(1e-8));
     const std::string svg = heed::heatmap_svg(weights, numbered(2), numbered(40));
     CHECK(count_of(svg, "fill-opacity=\"1\"") == 80);

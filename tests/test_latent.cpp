@@ -62,6 +62,16 @@ TEMPLATE_TEST_CASE("the absorbed and the expanded form are the formula, to round
   testing::check_error(heed::latent_attention(e.query, e.latent, e.w, options), exact, more * testing::max_error(same, exact));
 }
 
+TEMPLATE_TEST_CASE("latent attention sums 16-bit numbers up in float", "", Eigen::bfloat16, Eigen::half) {
+  // Sums of ones: where they are added one by one, bfloat16 ends at 256 and half at 2048.
+  const heed::index d = 2560;
+  latent_example<TestType> e(8, 3, 1, 1, 1, 0, 1);
+  const auto ones = [](heed::index n, heed::index cols) { return heed::rows<TestType>::Constant(n, cols, TestType(1)).eval(); };
+  e.query = ones(8, d), e.latent = ones(3, d), e.w.w_uk = ones(d, d), e.w.w_uv = ones(d, d);
+  CHECK((heed::latent_attention(e.query, e.latent, e.w).array() == TestType(d)).all());
+  CHECK((heed::expanded_latent_attention(e.query, e.latent, e.w).array() == TestType(d)).all());
+}
+
 TEST_CASE("latent attention refuses what does not fit") {
   latent_example<double> e(3, 5, 2, 6, 4, 2, 3);
   const auto refuse = [&](const std::vector<std::string>& words) {
@@ -94,6 +104,11 @@ TEST_CASE("latent attention refuses options and terms by its own name") {
   testing::check_refused([&] { heed::latent_attention(e.query, e.latent, e.w, wrong); }, {"heed::latent_attention: softcap", "-1"});
   testing::check_refused([&] { heed::expanded_latent_attention(e.query, e.latent, e.w, wrong); },
                          {"heed::expanded_latent_attention: softcap", "-1"});
+  wrong = {};
+  wrong.threads = 0;  // which the projections would meet first
+  testing::check_refused([&] { heed::latent_attention(e.query, e.latent, e.w, wrong); }, {"heed::latent_attention: threads", "0"});
+  testing::check_refused([&] { heed::expanded_latent_attention(e.query, e.latent, e.w, wrong); },
+                         {"heed::expanded_latent_attention: threads", "0"});
   const Eigen::Map<const heed::rows<float>> nowhere(nullptr, 5, 8), no_query(nullptr, 3, 12);
   testing::check_refused([&] { heed::latent_attention(e.query, nowhere, e.w); }, {"heed::latent_attention: latent: a null pointer"});
   testing::check_refused([&] { heed::expanded_latent_attention(no_query, e.latent, e.w); },

@@ -109,22 +109,118 @@ TEST_CASE("retention decays by gamma from token to token") {
 }
 
 TEST_CASE("strong gates neither overflow nor leave NaN") {
+  const float strength = GENERATE(20.0f, 100.0f, 400.0f);  // of -3, -15 and -60
   for (const heed::index gate_cols : {heed::index(1), heed::index(16)})
     for (const bool bonus : {false, true}) {
       linear_example<float> e(100, 16, 8, gate_cols, 3);
       if (bonus) e.with_bonus(3);
-      e.log_gate *= 400;
+      e.log_gate *= strength;
       for (heed::index t = 0; t < 100; t += 7) e.log_gate.row(t).setConstant(-std::numeric_limits<float>::infinity());
       for (heed::index t = 3; t < 100; t += 7) e.log_gate.row(t).setZero();
       const auto exact = e.cast<double>().exact();
       REQUIRE(exact.out.allFinite());
       for (const heed::isa target : testing::isas()) {
-        CAPTURE(gate_cols, bonus, testing::name_of(target));
+        CAPTURE(strength, gate_cols, bonus, testing::name_of(target));
         e.options.target = target;
         testing::check_linear(e.run(false), exact,
                               {testing::max_error(e.run(true).out, exact.out), testing::max_error(e.run(true).state, exact.state)});
       }
     }
+}
+
+TEMPLATE_TEST_CASE("a gate of -infinity forgets a state that is NaN, and keys and values too", "", float, double) {
+  for (const heed::index d_k : {heed::index(8), heed::index(17)})
+    for (const heed::index gate_cols : {heed::index(1), d_k})
+      for (const bool bonus : {false, true})
+        for (const bool normalise : {false, true})
+          for (const heed::index at : {0, 1, 5, 38, 49}) {
+            CAPTURE(d_k, gate_cols, bonus, normalise, at);
+            linear_example<TestType> e(50, d_k, 12, gate_cols, 2);
+            if (bonus) e.with_bonus(2);
+            if (normalise) e.normalised();
+            testing::check_forgotten(e, at, testing::isas());
+          }
+}
+
+TEST_CASE("a gate of -infinity for one key dimension forgets that dimension alone") {
+  const heed::index d_k = 8, dim = 3;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const bool bonus : {false, true})
+    for (const heed::index at : {1, 5, 20}) {
+      linear_example<float> e(40, d_k, 12, d_k, 2);
+      if (bonus) e.with_bonus(2);
+      e.log_gate(at, dim) = -std::numeric_limits<float>::infinity();
+      e.state.row(dim).setZero();
+      e.key.col(dim).head(at).setZero();
+      const heed::index rows = 40 - at - 1;
+      const auto exact = e.cast<double>().exact();
+      const auto same = e.run(true);
+      e.state.row(dim).setConstant(nan);
+      e.key(at - 1, dim) = nan;
+      const auto check = [&](const testing::linear_result<float>& got) {
+        CHECK(std::isnan(got.out(at - 1, 0)));
+        testing::check_error(got.out.bottomRows(rows), exact.out.bottomRows(rows), testing::max_error(same.out, exact.out));
+        testing::check_error(got.state, exact.state, testing::max_error(same.state, exact.state));
+      };
+      check(e.run(true));
+      for (const heed::isa target : testing::isas())
+        for (const heed::index chunk : {0, 3, 16}) {
+          CAPTURE(bonus, at, testing::name_of(target), chunk);
+          e.options.target = target;
+          e.options.chunk = chunk;
+          check(e.run(false));
+        }
+    }
+}
+
+TEST_CASE("a gate that is NaN is refused nowhere, and a positive one beside it everywhere") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const heed::index cols : {heed::index(1), heed::index(5), heed::index(20)}) {
+    const linear_example<float> e(12, cols == 1 ? 6 : cols, 3, cols, 1);
+    const auto exact = e.cast<double>().exact();
+    const long double error = testing::max_error(e.run(true).out, exact.out);
+    for (heed::index c = 0; c < cols; ++c) {
+      CAPTURE(cols, c);
+      linear_example<float> with = e;
+      with.log_gate(4, c) = nan;
+      for (const bool recurrent : {false, true}) {
+        const heed::rows<float> out = with.run(recurrent).out;
+        testing::check_error(out.topRows(4), exact.out.topRows(4), error);
+        CHECK((out.bottomRows(8).array() != out.bottomRows(8).array()).all());
+      }
+      for (heed::index positive = 0; positive < cols; ++positive) {
+        if (positive == c) continue;
+        linear_example<float> wrong = with;
+        wrong.log_gate(4, positive) = 0.5f;
+        testing::check_refused([&] { wrong.run(false); }, {"log_gate", "0.5", "[0, 0, 4, " + std::to_string(positive) + "]"});
+      }
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("a state that fades becomes 0 and is nowhere subnormal", "", float, double) {
+  for (const heed::index gate_cols : {heed::index(1), heed::index(16)})
+    for (const bool recurrent : {false, true})
+      for (const heed::isa target : testing::isas()) {
+        if (recurrent && target != testing::isas().front()) continue;
+        CAPTURE(gate_cols, recurrent, testing::name_of(target));
+        linear_example<TestType> e(400, 16, 24, gate_cols, 1);
+        e.options.target = target;
+        e.log_gate.setConstant(sizeof(TestType) == 4 ? TestType(-0.1) : TestType(-0.8));
+        e.value.setZero();
+        heed::rows<TestType> state = e.state;
+        for (int part = 0; part < 5; ++part) {  // within the third, of tokens 800 to 1,200, it passes e^-87 (double: e^-708)
+          e.run(0, 400, recurrent, state);
+          testing::check_settled(state);
+          if (part == 1) CHECK((state.array() != 0).any());
+        }
+        CHECK((state.array() == 0).all());
+        for (heed::index n = 100; n > 0; n -= 9) {  // some of them, then all
+          state = e.state * std::numeric_limits<TestType>::min();
+          e.run(0, n, recurrent, state);
+          testing::check_settled(state);
+        }
+      }
 }
 
 TEST_CASE("a NaN reaches later tokens of its own head only") {

@@ -21,6 +21,7 @@ rope_options scaled(rope_scaling scaling) {
   options.scaling = scaling;
   options.factor = 4;
   options.original_length = 256;
+  options.sequence_length = 700;
   return options;
 }
 
@@ -49,6 +50,10 @@ long double frequency_by_formula(const rope_options& options, heed::index c, hee
       if (wavelength > length / options.low_freq_factor) return frequency / factor;
       if (wavelength < length / options.high_freq_factor) return frequency;
       return between((length / wavelength - options.low_freq_factor) / (options.high_freq_factor - options.low_freq_factor));
+    case rope_scaling::dynamic_ntk: {
+      const long double n = (std::max)(static_cast<long double>(options.sequence_length), length);
+      return power(base * std::pow(factor * n / length - (factor - 1), static_cast<long double>(d) / static_cast<long double>(d - 2)));
+    }
   }
   return 0;
 }
@@ -78,8 +83,8 @@ TEST_CASE("ALiBi slopes are powers of two by the paper's rule, for any number of
 }
 
 TEST_CASE("RoPE frequencies are those of the papers' formulas") {
-  const rope_scaling scaling =
-      GENERATE(rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn, rope_scaling::llama3);
+  const rope_scaling scaling = GENERATE(rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn,
+                                        rope_scaling::llama3, rope_scaling::dynamic_ntk);
   const heed::index d = GENERATE(heed::index(4), heed::index(64), heed::index(128));
   const rope_options options = scaled(scaling);
   const heed::rope_frequencies_result rope = heed::rope_frequencies(d, options);
@@ -100,10 +105,64 @@ TEST_CASE("the ntk scaling divides the slowest frequency by factor and leaves th
   CHECK(ntk.frequencies(d / 2 - 1) == Approx(plain.frequencies(d / 2 - 1) / 4).epsilon(1e-12));
 }
 
+// Both tables were computed in Python from the formulas as transformers writes them. With pair(t) = d ln(L / (2 pi t)) / (2 ln base),
+// low = pair(beta_fast), high = pair(beta_slow) and r = clamp((c - low) / (high - low), 0, 1), yarn's frequency of pair c is
+// f (1 - r) + f / factor r for f = base^(-2c / d); low is 8.0928 and high 17.398 here, and truncate makes 8 and 18 of them.
+TEST_CASE("yarn's ramp of gpt-oss is not rounded to whole pairs") {
+  rope_options options;
+  options.scaling = rope_scaling::yarn;
+  options.base = 150000;
+  options.factor = 32;
+  options.original_length = 4096;
+  struct known {
+    heed::index pair;
+    double rounded, exact;
+  };
+  const auto rounded = heed::rope_frequencies(64, options);
+  options.truncate = false;
+  const auto exact = heed::rope_frequencies(64, options);
+  for (const known& k : {known{8, 0.05081327481546147, 0.05081327481546147},
+                         {9, 0.03162075227534648, 0.03170569618466377},
+                         {12, 0.007015713910504388, 0.006794959489732219},
+                         {16, 0.0005809475019311124, 0.0004564839192232409},
+                         {17, 0.0002279477957951252, 0.0001293187012450632},
+                         {18, 3.830881237375338e-05, 3.830881237375338e-05},
+                         {31, 3.023511428119214e-07, 3.023511428119214e-07}}) {
+    CAPTURE(k.pair);
+    CHECK(rounded.frequencies(k.pair) == Approx(k.rounded).epsilon(1e-13));
+    CHECK(exact.frequencies(k.pair) == Approx(k.exact).epsilon(1e-13));
+  }
+}
+
+// The base is multiplied by (factor n / L - (factor - 1))^(d / (d - 2)) for n > L.
+TEST_CASE("dynamic NTK scaling raises the base by how far the sequence is past the training") {
+  rope_options options;
+  options.scaling = rope_scaling::dynamic_ntk;
+  options.factor = 4;
+  options.original_length = 2048;
+  struct known {
+    heed::index length;
+    double first, second, last;  // of pairs 1, 31 and 63
+  };
+  for (const known& k : {known{1, 0.8659643233600653, 0.01154781984689458, 0.0001154781984689458},
+                         {2048, 0.8659643233600653, 0.01154781984689458, 0.0001154781984689458},
+                         {3000, 0.8516430396337707, 0.006886295286605009, 4.038581804378433e-05},
+                         {8192, 0.8314159646852709, 0.003268655451716379, 8.882938343765066e-06}}) {
+    CAPTURE(k.length);
+    options.sequence_length = k.length;
+    const heed::rope_frequencies_result rope = heed::rope_frequencies(128, options);
+    CHECK(rope.frequencies(0) == 1);
+    CHECK(rope.frequencies(1) == Approx(k.first).epsilon(1e-13));
+    CHECK(rope.frequencies(31) == Approx(k.second).epsilon(1e-13));
+    CHECK(rope.frequencies(63) == Approx(k.last).epsilon(1e-13));
+    CHECK(rope.magnitude == 1);
+  }
+}
+
 TEST_CASE("after RoPE the product of a query and a key depends on their distance alone") {
   const rope_layout layout = GENERATE(rope_layout::half_split, rope_layout::interleaved);
-  const rope_scaling scaling =
-      GENERATE(rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn, rope_scaling::llama3);
+  const rope_scaling scaling = GENERATE(rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn,
+                                        rope_scaling::llama3, rope_scaling::dynamic_ntk);
   const heed::index rotary_dim = GENERATE(heed::index(0), heed::index(6));
   rope_options options = scaled(scaling);
   options.layout = layout;
@@ -208,6 +267,7 @@ TEST_CASE("RoPE refuses numbers that would make angles without meaning, each sca
     rope_options options;
     options.scaling = scaling;
     options.factor = 4;
+    options.sequence_length = 10;
     change(options);
     CAPTURE(int(scaling));
     testing::check_refused([&] { heed::rope_frequencies(8, options); }, words);
@@ -217,13 +277,14 @@ TEST_CASE("RoPE refuses numbers that would make angles without meaning, each sca
     testing::check_refused([&] { heed::apply_rope(heed::writable_view(x), options); }, all);
     CHECK((x.array() == 1).all());
   };
-  for (const rope_scaling scaling :
-       {rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn, rope_scaling::llama3})
+  for (const rope_scaling scaling : {rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn,
+                                     rope_scaling::llama3, rope_scaling::dynamic_ntk})
     for (const double bad : {0.0, -1.0, infinity, std::nan("")}) {
       refuse(scaling, [&](rope_options& o) { o.base = bad; }, {"base"});
       refuse(scaling, [&](rope_options& o) { o.factor = bad; }, {"factor"});
       if (scaling < rope_scaling::yarn) continue;
       refuse(scaling, [&](rope_options& o) { o.original_length = bad; }, {"original_length"});
+      if (scaling == rope_scaling::dynamic_ntk) continue;
       const bool yarn = scaling == rope_scaling::yarn;
       refuse(scaling, [&](rope_options& o) { o.beta_fast = o.high_freq_factor = bad; }, {yarn ? "beta_fast" : "high_freq_factor"});
       refuse(scaling, [&](rope_options& o) { o.beta_slow = o.low_freq_factor = bad; }, {yarn ? "beta_slow" : "low_freq_factor"});
@@ -233,6 +294,8 @@ TEST_CASE("RoPE refuses numbers that would make angles without meaning, each sca
   refuse(rope_scaling::yarn, [](rope_options& o) { o.base = 1; }, {"base", "1"});
   refuse(rope_scaling::llama3, [](rope_options& o) { o.low_freq_factor = 4; }, {"low_freq_factor 4", "high_freq_factor 4"});
   refuse(rope_scaling::ntk, [](rope_options& o) { o.factor = 1e-300; }, {"factor 1e-300", "frequency"});
+  refuse(rope_scaling::dynamic_ntk, [](rope_options& o) { o.sequence_length = 0; }, {"sequence_length", "0"});
+  refuse(rope_scaling::dynamic_ntk, [](rope_options& o) { o.sequence_length = -3; }, {"sequence_length", "-3"});
   refuse(rope_scaling::none, [](rope_options& o) { o.layout = rope_layout(9); }, {"layout", "9"});
   refuse(rope_scaling(9), [](rope_options&) {}, {"scaling", "9"});
 

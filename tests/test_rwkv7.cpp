@@ -1,5 +1,7 @@
 #include <heed/rwkv7.hpp>
 
+#include <limits>
+
 #include "support/example.hpp"
 #include "support/refusal.hpp"
 
@@ -111,6 +113,37 @@ TEST_CASE("heads of RWKV-7 are independent, on any number of threads") {
   CHECK(out.topRows(4) == clean.topRows(4));
   CHECK(out.rightCols(2 * d) == clean.rightCols(2 * d));
   CHECK(std::isnan(out(4, 0)));
+}
+
+TEST_CASE("RWKV-7 forgets a column of the state whose decay and removal are 0, one of NaN too") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  rwkv_example<float> e(20, 8, 5, 4);
+  const heed::index at = 7;
+  e.w.row(at).setZero();
+  e.a.row(at).setZero();
+  const auto tail = [&](const heed::rows<float>& m) { return m.bottomRows(20 - at); };
+  heed::rows<float> want_state = heed::rows<float>::Zero(5, 8), state = heed::rows<float>::Constant(5, 8, nan);
+  const heed::rows<float> want =
+      heed::rwkv7(tail(e.r), tail(e.w), tail(e.k), tail(e.v), tail(e.a), tail(e.b), heed::carry(want_state));
+  REQUIRE(want.allFinite());
+  const heed::rows<float> out = heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, heed::carry(state));
+  CHECK((out.topRows(at).array() != out.topRows(at).array()).all());
+  CHECK(out.bottomRows(20 - at) == want);
+  CHECK(state == want_state);
+}
+
+TEMPLATE_TEST_CASE("a state of RWKV-7 that fades becomes 0 and is nowhere subnormal", "", float, double) {
+  rwkv_example<TestType> e(400, 6, 5, 4);
+  e.w.setConstant(sizeof(TestType) == 4 ? TestType(0.9) : TestType(0.45));
+  e.v.setZero();
+  e.a.setZero();
+  heed::rows<TestType> state = e.state;
+  for (int part = 0; part < 5; ++part) {
+    heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, heed::carry(state));
+    for (heed::index i = 0; i < state.size(); ++i) CHECK((state.data()[i] == 0 || std::isnormal(state.data()[i])));
+    if (part == 1) CHECK((state.array() != 0).any());
+  }
+  CHECK((state.array() == 0).all());
 }
 
 TEST_CASE("RWKV-7 refuses what does not fit, before it writes") {

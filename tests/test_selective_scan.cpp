@@ -1,5 +1,7 @@
 #include <heed/selective_scan.hpp>
 
+#include <limits>
+
 #include "support/example.hpp"
 #include "support/refusal.hpp"
 
@@ -76,6 +78,39 @@ struct scan_example {
 };
 
 }  // namespace
+
+TEST_CASE("the selective scan forgets a state of NaN where the decay is exp(-infinity)") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  scan_example<float> e(6, 3, 20, false, 2);
+  e.a.row(1).setConstant(-std::numeric_limits<float>::infinity());  // by the rate itself, for each token
+  e.a.row(2).setConstant(-1e30f);                                   // by step times rate, for the last two
+  e.dt(4, 2) = 1e30f;
+  e.u(4, 2) = 0;
+  heed::rows<float> state = e.state, zeros = e.state;
+  zeros.bottomRows(2).setZero();
+  state.bottomRows(2).setConstant(nan);
+  const heed::rows<float> want = heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::carry(zeros));
+  const heed::rows<float> out = heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::carry(state));
+  REQUIRE(want.allFinite());
+  CHECK(out.leftCols(2) == want.leftCols(2));
+  CHECK((out.col(2).head(4).array() != out.col(2).head(4).array()).all());
+  CHECK(out.col(2).tail(2) == want.col(2).tail(2));
+  CHECK(state == zeros);
+}
+
+TEMPLATE_TEST_CASE("a state of the selective scan that fades becomes 0 and is nowhere subnormal", "", float, double) {
+  scan_example<TestType> e(400, 3, 20, false, 2);
+  e.a.setConstant(-1);
+  e.dt.setConstant(sizeof(TestType) == 4 ? TestType(0.1) : TestType(0.8));
+  e.u.setZero();
+  heed::rows<TestType> state = e.state;
+  for (int part = 0; part < 5; ++part) {
+    heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::carry(state));
+    for (heed::index i = 0; i < state.size(); ++i) CHECK((state.data()[i] == 0 || std::isnormal(state.data()[i])));
+    if (part == 1) CHECK((state.array() != 0).any());
+  }
+  CHECK((state.array() == 0).all());
+}
 
 TEMPLATE_TEST_CASE("the selective scan is its recurrence", "", float, double, Eigen::bfloat16, Eigen::half) {
   using wide = testing::wider_t<TestType>;

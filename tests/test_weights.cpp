@@ -47,6 +47,43 @@ TEST_CASE("weights sum to 1, and to less with a sink") {
   CHECK(weights(e).rowwise().sum().maxCoeff() < 1);
 }
 
+TEST_CASE("weights sum to 1 however large the scores are") {
+  const float size = GENERATE(1.0f, 100.0f, 3e6f);  // of 10, of 10^5 and of 10^14: nothing of a weight is left in s - lse
+  testing::example<float> e(64, 64, 64, 4);
+  e.query *= size;
+  e.key *= size;
+  e.options.causal = heed::causal::bottom_right;
+  const auto whole = attention_with_weights(e.query, e.key, e.value, e.options);
+  const auto off_one = [](const heed::rows<float>& weights) {
+    return (weights.cast<double>().rowwise().sum().array() - 1).abs().maxCoeff();
+  };
+  CAPTURE(size);
+  CHECK(off_one(whole.weights) <= 1e-6);
+  CHECK(off_one(attention_weights(e.query, e.key, whole.lse, 0, 64, e.options)) <= 1e-6);
+  CHECK(off_one(heed::top_keys(e.query, e.key, whole.lse, 64, e.options).weights) <= 1e-6);
+  CHECK(std::abs(heed::key_mass(e.query, e.key, whole.lse, e.options).cast<double>().sum() / 64 - 1) <= 1e-6);
+  CHECK(heed::row_entropy(e.query, e.key, whole.lse, e.options).minCoeff() >= 0);
+
+  // dropout takes away from, and adds to, rows that summed to 1
+  const auto kept = attention_with_weights(e.query, e.key, e.value, e.options, heed::dropout(0.5, 7)).weights;
+  for (heed::index i = 0; i < 64; ++i)
+    for (heed::index j = 0; j < 64; ++j) CHECK((kept(i, j) == 0 || kept(i, j) == 2 * whole.weights(i, j)));
+}
+
+TEST_CASE("a row of weights and the weight of its sink sum to 1") {
+  testing::example<double> e(20, 33, 8, 4);
+  e.query *= 300;
+  const auto run = [&] { return e.run([](const auto&... arguments) { return attention_with_weights(arguments...); }); };
+  e.sinks = run().lse.head(1);  // which half of the first row's weight goes to
+  const auto result = run();
+  for (heed::index i = 0; i < 20; ++i) {
+    const double sink = std::exp(e.sinks(0) - result.lse(i)), keys = result.weights.row(i).sum();
+    // scores below 1,000 that are sums of 8 products: the lse's and the weights' own are each wrong by less than 8,000 epsilon
+    CHECK(std::abs(keys + sink - 1) <= 16000 * std::numeric_limits<double>::epsilon());
+  }
+  CHECK(result.weights.row(0).sum() == Approx(0.5));
+}
+
 TEST_CASE("weights times values are the output") {
   const testing::example<double> e(20, 33, 8, 4);
   const auto result = attention_with_weights(e.query, e.key, e.value);
@@ -122,13 +159,13 @@ TEST_CASE("attention_weights refuses rows that are not there and an lse of anoth
 
 TEST_CASE("top_keys puts weights that are NaN first, in order") {
   testing::example<float> e(2, 9, 4, 4);
-  e.key(3, 0) = std::numeric_limits<float>::quiet_NaN();
+  e.key(3, 0) = std::numeric_limits<float>::quiet_NaN();  // which the second row sees, so that all of its weights are NaN
+  testing::mask keep = testing::mask::Constant(2, 9, true);
+  keep(0, 3) = keep(1, 0) = keep(1, 5) = false;
   const auto lse = heed::row_vector<float>::Zero(2).eval();
-  const auto top = heed::top_keys(e.query, e.key, lse, 9, e.options);
-  for (heed::index i = 0; i < 2; ++i) {
-    CHECK(top.keys(i, 0) == 3);
-    for (heed::index n = 2; n < 9; ++n) CHECK(top.weights(i, n - 1) >= top.weights(i, n));
-  }
+  const auto top = heed::top_keys(e.query, e.key, lse, 9, e.options, heed::keep(keep));
+  for (heed::index n = 1; n < 9; ++n) CHECK(top.weights(0, n - 1) >= top.weights(0, n));
+  CHECK(top.keys.row(1) == (heed::row_vector<heed::index>(9) << 1, 2, 3, 4, 6, 7, 8, 0, 5).finished().transpose());
 }
 
 TEST_CASE("what is rebuilt from an lse refuses one of another shape, and rows without end") {

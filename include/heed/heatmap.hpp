@@ -156,9 +156,9 @@ class heatmap_page {
     const summary of_map = summarise(values);
     packed_map packed = pack(values, of_map);
     maps_.push_back("{\"layer\":" + std::to_string(layer) + ",\"head\":" + std::to_string(head) +
-                    ",\"title\":" + detail::json_text(title) + ",\"max\":" + detail::number_text(of_map.max) + ",\"entropy\":" +
-                    (of_map.whole_rows > 0 && detail::is_finite(of_map.entropy) ? detail::number_text(of_map.entropy) : "null") +
-                    ",\"band\":[" + std::to_string(of_map.lowest) + "," + std::to_string(of_map.highest) +
+                    ",\"title\":" + detail::json_text(title) + ",\"max\":" + detail::number_text(of_map.max) +
+                    ",\"entropy\":" + (of_map.whole_rows > 0 ? detail::number_text(of_map.entropy) : "null") + ",\"band\":[" +
+                    std::to_string(of_map.lowest) + "," + std::to_string(of_map.highest) +
                     "],\"kept\":" + std::to_string(packed.kept) + ",\"block\":" + std::to_string(packed.block) + "}");
     cells_.push_back(std::move(packed.json));
   }
@@ -193,7 +193,9 @@ class heatmap_page {
 
   struct summary {
     double max = 0;
-    double entropy = 0;  // nats, the mean over the whole rows: one with a cell that is no weight, or with nothing in it, has none
+    // In nats, the mean over the whole rows, each divided by its sum: one with a cell that is no weight, or with nothing in it, has
+    // none.
+    double entropy = 0;
     index whole_rows = 0;
     index lowest = 0, highest = -1;  // column - row of every cell that is not 0 lies between these: all that a mask lets through
   };
@@ -202,7 +204,7 @@ class heatmap_page {
     summary s;
     double entropy = 0;
     for (index r = 0; r < values.rows(); ++r) {
-      double sum = 0, row_entropy = 0;
+      double largest = 0, sum = 0;  // the sum in units of the largest, so that it is a number whatever the weights are
       bool all_weights = true;
       index first = values.cols(), last = -1;
       for (index c = 0; c < values.cols(); ++c) {
@@ -214,17 +216,20 @@ class heatmap_page {
           all_weights = false;
           continue;
         }
-        s.max = (std::max)(s.max, w);
-        sum += w;
-        row_entropy -= w * std::log(w);
+        largest = (std::max)(largest, w);
       }
+      s.max = (std::max)(s.max, largest);
       if (last >= 0) {
         const bool none_before = s.highest < s.lowest;
         s.lowest = none_before ? first - r : (std::min)(s.lowest, first - r);
         s.highest = none_before ? last - r : (std::max)(s.highest, last - r);
       }
-      if (!all_weights || !(sum > 0)) continue;
-      entropy += row_entropy;
+      if (!all_weights || last < 0) continue;
+      for (index c = first; c <= last; ++c) sum += values(r, c) / largest;
+      for (index c = first; c <= last; ++c) {
+        const double share = values(r, c) / largest / sum;
+        if (share > 0) entropy -= share * std::log(share);
+      }
       ++s.whole_rows;
     }
     if (s.whole_rows > 0) s.entropy = entropy / double(s.whole_rows);

@@ -3,6 +3,7 @@
 #include <heed/attention.hpp>
 #include <heed/detail/check.hpp>
 #include <heed/multi_head.hpp>
+#include <heed/projection.hpp>
 #include <heed/tensor.hpp>
 
 #include <algorithm>
@@ -56,34 +57,60 @@ attention_options latent_options(attention_options options, const latent_weights
   if (!options.scale) options.scale = 1 / std::sqrt(static_cast<double>((std::max)(w.d_nope() + w.rope_dim, index{1})));
   return options;
 }
+
+/// Columns [first, first + count).
+template <typename Scalar>
+matrix_view<Scalar> columns_of(matrix_view<Scalar> m, index first, index count) {
+  m.data += first * m.col_stride;
+  m.cols = count;
+  return m;
+}
+/// Head h of weights that stand one below the other, as they are or transposed.
+template <typename Scalar>
+matrix_view<const Scalar> head_weight(const rows<Scalar>& weights, index num_heads, index h, bool transposed) {
+  const index d = weights.rows() / num_heads, cols = weights.cols();
+  const Scalar* const data = weights.data() + h * d * cols;
+  return transposed ? matrix_view<const Scalar>{data, cols, d, 1, cols} : matrix_view<const Scalar>{data, d, cols, cols, 1};
+}
+template <typename From, typename Scalar>
+void copy_columns(const matrix_view<From>& from, const matrix_view<Scalar>& to) {
+  for (index i = 0; i < to.rows; ++i)
+    for (index c = 0; c < to.cols; ++c) to(i, c) = from(i, c);
+}
 }  // namespace detail
 
 /// Latent attention in its absorbed form, for decoding: the cache is read once for all heads and nothing of it is expanded.
 ///
 /// query n_q x (H * (d_nope + rope_dim)), each head its plain part and then its rotated part; latent n_kv x (d_c + rope_dim), the
-/// latent and then the rotated key -> n_q x (H * d_v). An absent scale is 1 / sqrt(d_nope + rope_dim). Throws std::invalid_argument
-/// where sizes do not fit.
+/// latent and then the rotated key -> n_q x (H * d_v). An absent scale is 1 / sqrt(d_nope + rope_dim). half and bfloat16 are summed up
+/// in float. Throws std::invalid_argument where sizes do not fit.
 template <typename Query, typename Latent, typename Scalar, typename... Terms>
 rows<Scalar> latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w,
                               const attention_options& options = {}, const Terms&... terms) {
   detail::check_latent("latent_attention", query, latent, w);
+  detail::check_options<accumulator_t<Scalar>>("latent_attention", options);
   const index n = query.rows(), heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(), d_v = w.d_v(), width = d_c + w.rope_dim;
+  const detail::input<Scalar, Query> q(query);
   const detail::input<Scalar, Latent> cache(latent);
   rows<Scalar> absorbed(n, heads * width), summed(n, heads * d_c), out(n, heads * d_v);
+  workspace memory;
+  const auto head_of = [&](const auto& packed, index h) { return split_heads(packed, heads).head(0, h, 0, n); };
   for (index h = 0; h < heads; ++h) {
-    absorbed.middleCols(h * width, d_c).noalias() =
-        query.middleCols(h * (d_nope + w.rope_dim), d_nope) * w.w_uk.middleRows(h * d_nope, d_nope);
-    absorbed.middleCols(h * width + d_c, w.rope_dim) = query.middleCols(h * (d_nope + w.rope_dim) + d_nope, w.rope_dim);
+    const auto plain = head_of(q.view, h);
+    const auto whole = head_of(writable_view(absorbed), h);
+    detail::project<Scalar, 1>(detail::columns_of(plain, 0, d_nope),
+                               {{detail::head_weight(w.w_uk, heads, h, false), detail::columns_of(whole, 0, d_c)}}, options, memory);
+    detail::copy_columns(detail::columns_of(plain, d_nope, w.rope_dim), detail::columns_of(whole, d_c, w.rope_dim));
   }
   tensor_view<const Scalar> value = cache.view;
   value.cols = d_c;
-  workspace memory;
   detail::forward(
       detail::make_problem<Scalar>("latent_attention", split_heads(view(absorbed), heads), cache.view, value,
                                    split_heads(writable_view(summed), heads), {}, detail::latent_options(options, w), terms...),
       memory);
   for (index h = 0; h < heads; ++h)
-    out.middleCols(h * d_v, d_v).noalias() = summed.middleCols(h * d_c, d_c) * w.w_uv.middleRows(h * d_v, d_v).transpose();
+    detail::project<Scalar, 1>(head_of(view(summed), h),
+                               {{detail::head_weight(w.w_uv, heads, h, true), head_of(writable_view(out), h)}}, options, memory);
   return out;
 }
 
@@ -93,16 +120,22 @@ template <typename Query, typename Latent, typename Scalar, typename... Terms>
 rows<Scalar> expanded_latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w,
                                        const attention_options& options = {}, const Terms&... terms) {
   detail::check_latent("expanded_latent_attention", query, latent, w);
-  const index heads = w.num_heads, d_nope = w.d_nope(), d_v = w.d_v(), width = d_nope + w.rope_dim;
-  rows<Scalar> keys(latent.rows(), heads * width);
-  const rows<Scalar> values = latent.leftCols(w.d_c()) * w.w_uv.transpose();
-  for (index h = 0; h < heads; ++h) {
-    keys.middleCols(h * width, d_nope).noalias() = latent.leftCols(w.d_c()) * w.w_uk.middleRows(h * d_nope, d_nope).transpose();
-    keys.middleCols(h * width + d_nope, w.rope_dim) = latent.rightCols(w.rope_dim);
-  }
+  detail::check_options<accumulator_t<Scalar>>("expanded_latent_attention", options);
+  const index heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(), d_v = w.d_v(), width = d_nope + w.rope_dim, n = latent.rows();
   const detail::input<Scalar, Query> q(query);
-  rows<Scalar> out(query.rows(), heads * d_v);
+  const detail::input<Scalar, Latent> cache(latent);
+  rows<Scalar> keys(n, heads * width), values(n, heads * d_v), out(query.rows(), heads * d_v);
   workspace memory;
+  const auto cached = detail::whole(cache.view);
+  for (index h = 0; h < heads; ++h) {
+    const auto key = split_heads(writable_view(keys), heads).head(0, h, 0, n);
+    detail::project<Scalar, 2>(
+        detail::columns_of(cached, 0, d_c),
+        {{detail::head_weight(w.w_uk, heads, h, true), detail::columns_of(key, 0, d_nope)},
+         {detail::head_weight(w.w_uv, heads, h, true), split_heads(writable_view(values), heads).head(0, h, 0, n)}},
+        options, memory);
+    detail::copy_columns(detail::columns_of(cached, d_c, w.rope_dim), detail::columns_of(key, d_nope, w.rope_dim));
+  }
   detail::forward(detail::make_problem<Scalar>("expanded_latent_attention", split_heads(q.view, heads), split_heads(view(keys), heads),
                                                split_heads(view(values), heads), split_heads(writable_view(out), heads), {},
                                                detail::latent_options(options, w), terms...),

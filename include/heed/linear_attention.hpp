@@ -22,7 +22,8 @@ HEED_NAMESPACE_BEGIN
 // Terms follow the options in any order. They look at the caller's memory and have the scalar of the state.
 
 /// The natural logarithm of the decay that the state takes before each token: S = diag(exp(g)) S. Sizes [batch, num_kv_heads, T, d_k]
-/// are each 1 (the same for all) or the call's own. -infinity forgets everything; a positive number is refused.
+/// are each 1 (the same for all) or the call's own. -infinity forgets what the state holds, a NaN too; a gate that is NaN makes what
+/// it scales NaN; a positive number is refused. An entry of a state that decays counts as 0 below the smallest normal number.
 template <typename Scalar>
 detail::log_gate_term<std::remove_const_t<Scalar>> log_gate(const tensor_view<Scalar>& gates) {
   return {gates};

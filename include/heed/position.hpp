@@ -37,7 +37,11 @@ enum class rope_scaling : unsigned char {
   linear,  ///< positions divided by factor (Chen et al. 2023)
   ntk,     ///< base raised to base * factor^(d / (d - 2)), so that the slowest frequency is divided by factor
   yarn,    ///< slow frequencies divided by factor, fast ones kept, a ramp between, and scores warmed (Peng et al. 2023)
-  llama3   ///< as yarn's ramp in wavelengths, without the warming (the llama 3.1 reference code)
+  llama3,  ///< as yarn's ramp in wavelengths, without the warming (the llama 3.1 reference code)
+  /// ntk by how far the sequence is past the training: base * (factor n / L - factor + 1)^(d / (d - 2)) for a sequence_length n above
+  /// L = original_length, and nothing up to it ("dynamic" in Hugging Face's transformers). Queries and keys that meet must be rotated
+  /// for the same n.
+  dynamic_ntk
 };
 
 /// Rotary position embedding (Su et al. 2021). An aggregate; the defaults are the paper's.
@@ -47,10 +51,13 @@ struct rope_options {
   index rotary_dim = 0;
   rope_layout layout = rope_layout::half_split;
   rope_scaling scaling = rope_scaling::none;
-  double factor = 1;                     ///< how many times longer the context is than in training (linear, ntk, yarn, llama3)
-  double original_length = 8192;         ///< the context length of the training (yarn, llama3)
-  double beta_fast = 32, beta_slow = 1;  ///< turns over original_length between which yarn ramps
+  double factor = 1;                                 ///< how many times longer the context is than in training (all scalings)
+  double original_length = 8192;                     ///< the context length of the training (yarn, llama3, dynamic_ntk)
+  double beta_fast = 32, beta_slow = 1;              ///< turns over original_length between which yarn ramps
   double low_freq_factor = 1, high_freq_factor = 4;  ///< the same ramp for llama3
+  /// Whether yarn's ramp begins and ends at whole pairs, rounded outwards, as in the paper's code; gpt-oss does not round.
+  bool truncate = true;
+  index sequence_length = 0;  ///< how many tokens the sequence has, 1 or more (dynamic_ntk)
 };
 
 /// What a rotation needs: an angle per position and pair is position * frequencies(pair); yarn also multiplies q and k by `magnitude`.
@@ -71,9 +78,8 @@ inline void check_rope(const char* function, index head_dim, const rope_options&
     fail_with("heed::", function, ": rotary_dim must be even and at most head_dim ", head_dim, ", but is ", rotary);
   check_layout(function, options.layout);
   const rope_scaling scaling = options.scaling;
-  if (scaling > rope_scaling::llama3)
-    fail_with("heed::", function, ": scaling must be none, linear, ntk, yarn or llama3, but is ", int(scaling));
-  const bool ramps = scaling == rope_scaling::yarn || scaling == rope_scaling::llama3;
+  if (scaling > rope_scaling::dynamic_ntk)
+    fail_with("heed::", function, ": scaling must be none, linear, ntk, yarn, llama3 or dynamic_ntk, but is ", int(scaling));
   const auto positive = [&](const char* what, double x) {
     if (!is_finite(x) || x <= 0) fail_with("heed::", function, ": ", what, " must be positive and finite, but is ", x);
   };
@@ -84,12 +90,14 @@ inline void check_rope(const char* function, index head_dim, const rope_options&
   };
   positive("base", options.base);
   positive("factor", options.factor);
-  if (ramps) positive("original_length", options.original_length);
+  if (scaling >= rope_scaling::yarn) positive("original_length", options.original_length);
   if (scaling == rope_scaling::yarn) {
     if (options.base <= 1) fail_with("heed::", function, ": base must be more than 1 for yarn, but is ", options.base);
     rises("beta_slow", options.beta_slow, "beta_fast", options.beta_fast);
   }
   if (scaling == rope_scaling::llama3) rises("low_freq_factor", options.low_freq_factor, "high_freq_factor", options.high_freq_factor);
+  if (scaling == rope_scaling::dynamic_ntk && options.sequence_length < 1)
+    fail_with("heed::", function, ": sequence_length must be 1 or more for dynamic_ntk, but is ", options.sequence_length);
 }
 
 /// rope_frequencies by the name of the function that was called.
@@ -97,8 +105,11 @@ inline rope_frequencies_result checked_rope(const char* function, index head_dim
   check_rope(function, head_dim, options);
   const index rotary = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
   constexpr double two_pi = 6.283185307179586476925286766559;
-  const double d = double(rotary), factor = options.factor;
-  const double base = options.scaling == rope_scaling::ntk && rotary > 2 ? options.base * std::pow(factor, d / (d - 2)) : options.base;
+  const double d = double(rotary), factor = options.factor, past = double(options.sequence_length) / options.original_length;
+  double stretch = 1;  // of the slowest frequency
+  if (options.scaling == rope_scaling::ntk) stretch = factor;
+  if (options.scaling == rope_scaling::dynamic_ntk && past > 1) stretch = factor * past - (factor - 1);
+  const double base = rotary > 2 ? options.base * std::pow(stretch, d / (d - 2)) : options.base;
 
   rope_frequencies_result result;
   result.frequencies.resize(rotary / 2);
@@ -106,8 +117,9 @@ inline rope_frequencies_result checked_rope(const char* function, index head_dim
   const auto pair_of_turns = [&](double turns) {
     return d * std::log(options.original_length / (turns * two_pi)) / (2 * std::log(options.base));
   };
-  const double first = (std::max)(std::floor(pair_of_turns(options.beta_fast)), 0.0);
-  const double last = (std::min)(std::ceil(pair_of_turns(options.beta_slow)), d - 1);
+  double first = pair_of_turns(options.beta_fast), last = pair_of_turns(options.beta_slow);
+  if (options.truncate) first = std::floor(first), last = std::ceil(last);
+  first = (std::max)(first, 0.0), last = (std::min)(last, d - 1);
   for (index c = 0; c < rotary / 2; ++c) {
     const double frequency = std::pow(base, -2.0 * double(c) / d);
     double keep = 1;  // 1: as trained, 0: divided by factor
@@ -131,8 +143,8 @@ inline rope_frequencies_result checked_rope(const char* function, index head_dim
 
 /// The frequencies base^(-2c / rotary_dim) of a head of head_dim elements, scaled as the options say.
 /// Throws std::invalid_argument for a rotary_dim that is odd or larger than head_dim, and where base, factor, or what the scaling
-/// uses, is not positive and finite, yarn's base not more than 1, beta_slow not less than beta_fast or low_freq_factor not less than
-/// high_freq_factor.
+/// uses, is not positive and finite, yarn's base not more than 1, beta_slow not less than beta_fast, low_freq_factor not less than
+/// high_freq_factor or dynamic_ntk's sequence_length less than 1.
 inline rope_frequencies_result rope_frequencies(index head_dim, const rope_options& options = {}) {
   return detail::checked_rope("rope_frequencies", head_dim, options);
 }

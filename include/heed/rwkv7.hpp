@@ -59,12 +59,15 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
       load_row(key, entry, h, t, kt);
       load_row(a, entry, h, t, at);
       load_row(b, entry, h, t, bt);
+      for (index d = 0; d < d_k; ++d)
+        if (is_zero(wt(d)) && is_zero(at(d))) state.value.col(d).setZero();  // forgotten, not multiplied by 0
       for (index c = 0; c < d_v; ++c) {
         Eigen::Map<state_row<Acc>> row(state.value.data() + c * d_k, d_k);
         const Acc removed = (row * at).sum();
         row = row * wt + removed * bt + Acc(value(entry, h, t, c)) * kt;
         out(entry, h, t, c) = Scalar(Acc((row * rt).sum()));
       }
+      state.settle(t);
     }
     state.store();
   });
@@ -76,9 +79,10 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
 ///   S = S diag(w) + (S a) b^T + v k^T,   then read,   o = S r.
 ///
 /// receptance, key, a and b [B, H, T, d_k], decay [B, H, T, d_k] with w in (0, 1) itself, not its logarithm, in the scalar of the
-/// state, value [B, H, T, d_v] -> out [B, H, T, d_v]. The model's a is minus the unit removal key, its b the same times the in-context
-/// rate. The one term is carry, [B, H, d_v, d_k]. Throws std::invalid_argument for sizes that do not fit together, before anything is
-/// written.
+/// state, value [B, H, T, d_v] -> out [B, H, T, d_v]. Where w and a are both 0 the state's column is forgotten, whatever it held; an
+/// entry of the state below the smallest normal number counts as 0. The model's a is minus the unit removal key, its b the same times
+/// the in-context rate. The one term is carry, [B, H, d_v, d_k]. Throws std::invalid_argument for sizes that do not fit together,
+/// before anything is written.
 template <typename R, typename W, typename K, typename V, typename A, typename B, typename Scalar, typename... Terms>
 void multi_head_rwkv7_into(const tensor_view<R>& receptance, const tensor_view<W>& decay, const tensor_view<K>& key,
                            const tensor_view<V>& value, const tensor_view<A>& a, const tensor_view<B>& b,

@@ -132,8 +132,15 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
     loaded_state<Acc> state(given.carry, entry, g, channels, d_state);
     loaded_state<Acc> rate(std::nullopt, 0, 0, channels, d_state);
     const matrix_view<A> rates = broadcast_head(a, entry, g);
-    for (index i = 0; i < channels; ++i)
-      for (index n = 0; n < d_state; ++n) rate.value(i, n) = rates(i, n);
+    state_row<Acc> slowest(channels), fastest(channels);  // of each channel's rates
+    for (index i = 0; i < channels; ++i) {
+      slowest(i) = fastest(i) = Acc(0);
+      for (index n = 0; n < d_state; ++n) {
+        rate.value(i, n) = rates(i, n);
+        if (rates(i, n) > slowest(i)) slowest(i) = rates(i, n);
+        if (rates(i, n) < fastest(i)) fastest(i) = rates(i, n);
+      }
+    }
     matrix_view<const Acc> skips, biases;
     if (given.skip) skips = broadcast_head(*given.skip, entry, g);
     if (given.step_bias) biases = broadcast_head(*given.step_bias, entry, g);
@@ -149,12 +156,16 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
         if (options.softplus) step = softplus(step);
         Eigen::Map<state_row<Acc>> x(state.value.data() + i * d_state, d_state);
         const Eigen::Map<const state_row<Acc>> rates_i(rate.value.data() + i * d_state, d_state);
+        if (is_negative_infinity(Acc(step * slowest(i))) || is_negative_infinity(Acc(step * fastest(i))))
+          for (index n = 0; n < d_state; ++n)
+            if (is_negative_infinity(Acc(step * rates_i(n)))) x(n) = Acc(0);  // forgotten, not multiplied by 0
         x = (step * rates_i).exp() * x + (step * input) * bt;
         Acc y = (x * ct).sum();
         if (skips.data) y += skips(0, i) * input;
         if (given.silu_gate) y *= silu(Acc((*given.silu_gate)(entry, g, t, i)));
         out(entry, g, t, i) = Scalar(y);
       }
+      state.settle(t);
     }
     state.store();
   });
@@ -164,6 +175,7 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
 /// Mamba's selective scan (S6; Gu and Dao 2023, algorithm 2) for every group of every batch entry. Each channel has a state x of
 /// d_state numbers:
 ///   x = exp(dt A) x + dt u B;   y = C . x + D u, times silu(z)
+/// Where dt A is -infinity the state is forgotten, whatever it held; an entry of it below the smallest normal number counts as 0.
 ///
 /// u and dt [B, G, T, channels], a [B, G, channels, d_state] in the scalar of the state, each extent of batch and groups its own or 1,
 /// b and c [B, G, T, d_state] -> out [B, G, T, channels]. Terms: skip (D), step_bias, silu_gate (z), carry [B, G, channels, d_state].

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -21,30 +23,43 @@ struct attention_weights_result : attention_result<Scalar, Dv> {
 };
 
 namespace detail {
-/// exp(s_ij - lse_i) for rows [first_row, first_row + count) of one head; num_keys columns, of which those past the head's keys are 0.
+/// The weights of rows [first_row, first_row + count) of one head; num_keys columns, of which those past the head's keys are 0. A
+/// score and an lse of several thousand are rounded by more than a weight may be wrong by, so a row is divided by its own sum: the lse
+/// only says whether the row saw anything.
 template <typename Scalar, typename Stored>
 rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, index first_row, index count, index num_keys) {
   using Acc = accumulator_t<Scalar>;
+  using Sum = std::conditional_t<std::is_same<Acc, float>::value, double, Acc>;
   using std::exp;
   constexpr index tile = 128;
+  const score_params<Acc>& score = p.score;
   rows<Acc> query(count, p.query.cols);
   for (index r = 0; r < count; ++r)
     for (index c = 0; c < query.cols(); ++c) query(r, c) = Acc(p.query(first_row + r, c));
 
-  rows<Acc> weights = rows<Acc>::Constant(count, num_keys, Acc(0));
+  // the scores first; a pair that is hidden has -infinity
+  rows<Acc> weights = rows<Acc>::Constant(count, num_keys, negative_infinity<Acc>());
   for (index j0 = 0; j0 < p.key.rows; j0 += tile) {
     const index n = (std::min)(tile, p.key.rows - j0);
     const rows<Acc> dots = query * load_rows<Acc>(p.key, j0, n).transpose();
     for (index r = 0; r < count; ++r) {
       const index i = first_row + r;
-      const Acc lse = p.lse(i, 0);
-      if (is_negative_infinity(lse)) continue;
-      for (index j = 0; j < n; ++j) {
-        if (!visible(p.score, i, j0 + j)) continue;
-        const Acc s = score_of(p.score, dots(r, j), i, j0 + j);
-        if (!masked_by_function(p.score, s)) weights(r, j0 + j) = dropped(p.score, Acc(exp(s - lse)), i, j0 + j);
-      }
+      if (is_negative_infinity(p.lse(i, 0))) continue;
+      for (index j = 0; j < n; ++j)
+        if (visible(score, i, j0 + j)) weights(r, j0 + j) = score_of(score, dots(r, j), i, j0 + j);
     }
+  }
+  for (index r = 0; r < count; ++r) {
+    Acc largest = score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest());
+    for (index j = 0; j < num_keys; ++j)
+      if (weights(r, j) > largest) largest = weights(r, j);
+    Sum sum = Sum(score.has_sink ? Acc(exp(score.sink - largest)) : Acc(0));
+    for (index j = 0; j < num_keys; ++j) {
+      weights(r, j) = is_negative_infinity(weights(r, j)) ? Acc(0) : Acc(exp(weights(r, j) - largest));
+      sum += Sum(weights(r, j));
+    }
+    for (index j = 0; j < num_keys; ++j)
+      if (weights(r, j) != Acc(0)) weights(r, j) = dropped(score, Acc(Sum(weights(r, j)) / sum), first_row + r, j);
   }
   return weights;
 }
@@ -89,10 +104,11 @@ class known_lse {
 };
 }  // namespace detail
 
-/// Rows [first_row, first_row + count) of the weights softmax(scale Q K^T), rebuilt from the log-sum-exp that attention_with_lse
-/// returned for the same options and terms: O(count n_kv) memory.
+/// Rows [first_row, first_row + count) of the weights softmax(scale Q K^T), rebuilt for the log-sum-exp that attention_with_lse
+/// returned with the same options and terms: O(count n_kv) memory.
 ///
-/// query n_q x Dk, key n_kv x Dk, lse n_q -> count x n_kv. A row that sees no key is 0; with a sink a row sums to less than 1.
+/// query n_q x Dk, key n_kv x Dk, lse n_q -> count x n_kv. Each row is divided by its own sum, so that it sums to 1 to rounding
+/// however large the scores are; with a sink the row and the sink's weight do. A row that sees no key is 0.
 /// Throws std::invalid_argument for rows that do not exist and sizes that do not fit together.
 template <typename Query, typename Key, typename Lse, typename... Terms>
 auto attention_weights(const Query& query, const Key& key, const Lse& lse, index first_row, index count,
@@ -104,7 +120,7 @@ auto attention_weights(const Query& query, const Key& key, const Lse& lse, index
 }
 
 /// attention together with its lse and its whole weight matrix, for looking at: the output is the fused one, the weights are rebuilt
-/// from the log-sum-exp. query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> out n_q x Dv, lse n_q, weights n_q x n_kv (O(n_q n_kv)
+/// as by attention_weights. query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> out n_q x Dv, lse n_q, weights n_q x n_kv (O(n_q n_kv)
 /// memory).
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value,
           typename... Terms>

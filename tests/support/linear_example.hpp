@@ -67,6 +67,17 @@ struct linear_example {
     return other;
   }
 
+  /// Tokens [first, end), from a state of zeros.
+  linear_example from(index first) const {
+    linear_example tail = *this;
+    const index count = query.rows() - first;
+    tail.query = query.bottomRows(count), tail.key = key.bottomRows(count), tail.value = value.bottomRows(count);
+    tail.log_gate = log_gate.bottomRows(count).eval();
+    if (beta.size() > 0) tail.beta = beta.tail(count).eval();
+    tail.state.setZero();
+    return tail;
+  }
+
   /// The recurrence as its formula reads.
   linear_result<Scalar> exact() const {
     using std::exp;
@@ -118,6 +129,45 @@ struct linear_example {
     return result;
   }
 };
+
+/// What was forgotten at token `at` reaches no later read, whatever it was: `e` with NaN in its state, and in a key and a value of the
+/// token before, against its tail alone.
+template <typename Scalar, typename Isas>
+void check_forgotten(linear_example<Scalar> e, index at, const Isas& isas) {
+  using accumulator = heed::accumulator_t<Scalar>;
+  e.log_gate.row(at).setConstant(-std::numeric_limits<accumulator>::infinity());
+  const linear_example<Scalar> tail = e.from(at);
+  const auto exact = tail.template cast<wider_t<Scalar>>().exact();
+  const auto same = tail.run(true);
+  const index unread = e.bonus.size() > 0 ? 1 : 0;  // with a bonus the token itself still reads the old state
+  const index rows = tail.query.rows() - unread;
+  const long double out_error = max_error(same.out.bottomRows(rows), exact.out.bottomRows(rows)),
+                    state_error = max_error(same.state, exact.state);
+  e.state.setConstant(std::numeric_limits<accumulator>::quiet_NaN());
+  if (at > 0) e.key(at - 1, 0) = e.value(at - 1, 1) = std::numeric_limits<Scalar>::quiet_NaN();
+  const auto check = [&](const linear_result<Scalar>& got) {
+    for (index t = 0; t < at + unread; ++t) CHECK(std::isnan(static_cast<double>(got.out(t, 1))));
+    check_error(got.out.bottomRows(rows), exact.out.bottomRows(rows), out_error);
+    check_error(got.state, exact.state, state_error);
+  };
+  check(e.run(true));
+  for (const heed::isa target : isas)
+    for (const index chunk : {0, 1, 3, 16, 48}) {
+      CAPTURE(int(target), chunk);
+      e.options.target = target;
+      e.options.chunk = chunk;
+      check(e.run(false));
+    }
+}
+
+/// A state that fades is 0 in the end, and on the way nowhere below the normal numbers.
+template <typename State>
+void check_settled(const State& state) {
+  for (index i = 0; i < state.size(); ++i) {
+    const auto x = state.data()[i];
+    CHECK((x == 0 || std::isnormal(x)));
+  }
+}
 
 /// What the recurrent form is wrong by, on examples like make(seed): as many as it takes to see some five hundred tokens.
 struct linear_error {

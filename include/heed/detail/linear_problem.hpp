@@ -119,7 +119,14 @@ struct linear_problem {
   }
 };
 
-/// A decay lets nothing grow: its logarithm is 0 or less. A NaN passes, for the output to show.
+inline bool is_positive(float x) { return bits_of(x) - 1 < 0x7f800000u; }  // a NaN is not
+inline bool is_positive(double x) { return bits_of(x) - 1 < 0x7ff0000000000000u; }
+template <typename Acc>
+bool is_positive(const Acc& x) {
+  return x > Acc(0);
+}
+
+/// A decay lets nothing grow: its logarithm is 0 or less. A NaN passes wherever it stands, for the output to show.
 template <typename Acc>
 void check_decays(const char* function, const tensor_view<const Acc>& log_gate) {
   const auto refuse = [&](index b, index h, index t, index c) {
@@ -132,11 +139,11 @@ void check_decays(const char* function, const tensor_view<const Acc>& log_gate) 
         if constexpr (std::is_arithmetic<Acc>::value) {
           if (log_gate.col_stride == 1 && log_gate.cols > 8) {  // which Eigen does in vectors
             const Eigen::Map<const Eigen::Array<Acc, 1, Eigen::Dynamic>> row(&log_gate(b, h, t, 0), log_gate.cols);
-            if (!(row.maxCoeff() > Acc(0))) continue;
+            if (is_zero((row.max)(Acc(0)).sum())) continue;  // a NaN may count as 0 here, or make the sum one
           }
         }
         for (index c = 0; c < log_gate.cols; ++c)
-          if (log_gate(b, h, t, c) > Acc(0)) refuse(b, h, t, c);
+          if (is_positive(log_gate(b, h, t, c))) refuse(b, h, t, c);
       }
 }
 
@@ -200,7 +207,8 @@ Acc mapped(feature_map map, const Acc& x) {
 
 /// Token after token, as the recurrence reads:
 ///   S = diag(exp(g)) S;   u = v, or beta (v - S^T k) for the delta rule;   S = S + k u^T;   o = scale S^T q
-/// With a bonus the read comes first: o = scale (S^T q + (q . (bonus * k)) v).
+/// With a bonus the read comes first: o = scale (S^T q + (q . (bonus * k)) v). A gate of -infinity makes a row of S 0 whatever it
+/// held.
 template <typename Scalar>
 void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& head) {
   using Acc = accumulator_t<Scalar>;
@@ -213,6 +221,7 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
     state = {own.data(), d_k, cols, cols, 1};
   }
   const Acc scale = Acc(p.scale());
+  const bool fades = head.log_gate.data || head.beta.data;
   const auto query = [&](index h, index t, index d) { return mapped(p.options.feature_map, Acc(head.query(0, h, t, d))); };
   std::vector<Acc> key(static_cast<std::size_t>(d_k)), update(static_cast<std::size_t>(cols)), read(static_cast<std::size_t>(cols));
 
@@ -238,8 +247,9 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
     if (head.bonus.data) write(t);
     if (head.log_gate.data)
       for (index d = 0; d < d_k; ++d) {
-        const Acc decay = exp(head.log_gate(t, d));
-        for (index c = 0; c < cols; ++c) state(d, c) *= decay;
+        const Acc gate = head.log_gate(t, d), decay = exp(gate);
+        const bool forget = is_negative_infinity(gate);
+        for (index c = 0; c < cols; ++c) state(d, c) = forget ? Acc(0) : Acc(state(d, c) * decay);
       }
     if (head.beta.data)
       for (index c = 0; c < cols; ++c) {
@@ -248,7 +258,10 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
         update[std::size_t(c)] = head.beta(t, 0) * (update[std::size_t(c)] - known);
       }
     for (index d = 0; d < d_k; ++d)
-      for (index c = 0; c < cols; ++c) state(d, c) += key[std::size_t(d)] * update[std::size_t(c)];
+      for (index c = 0; c < cols; ++c) {
+        const Acc sum = state(d, c) + key[std::size_t(d)] * update[std::size_t(c)];
+        state(d, c) = fades ? settled(sum) : sum;
+      }
     if (!head.bonus.data) write(t);
   }
 }

@@ -2,6 +2,7 @@
 
 #include <heed/detail/check.hpp>
 #include <heed/detail/given.hpp>
+#include <heed/detail/number.hpp>
 #include <heed/executor.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
@@ -74,6 +75,29 @@ void check_carry(const char* function, const std::optional<tensor_view<Acc>>& ca
   check_equal(function, "carry: columns", carry->cols, cols_name, state_cols);
 }
 
+// Told by their bits, as in number.hpp.
+inline bool is_zero(float x) { return bits_of(x) << 1 == 0; }
+inline bool is_zero(double x) { return bits_of(x) << 1 == 0; }
+template <typename Acc>
+bool is_zero(const Acc& x) {
+  return x == Acc(0);
+}
+inline bool below_normal(float x) { return (bits_of(x) & 0x7f800000u) == 0; }
+inline bool below_normal(double x) { return (bits_of(x) & 0x7ff0000000000000u) == 0; }
+template <typename Acc>
+bool below_normal(const Acc&) {
+  return false;
+}
+
+/// An entry of a state that decays counts as 0 where it is smaller than the normal numbers of float or double: nothing is left of it
+/// in any sum, and a CPU takes a hundred cycles to multiply it.
+template <typename Acc>
+Acc settled(const Acc& x) {
+  return below_normal(x) ? Acc(0) : x;
+}
+/// The recurrences in plain Eigen look for such entries once in so many tokens, and at a call's end.
+constexpr index tokens_to_settle = 16;
+
 /// A state as a dense matrix to work on: loaded from the caller's (zeros where there is none), stored back at the end.
 template <typename Acc>
 class loaded_state {
@@ -89,7 +113,12 @@ class loaded_state {
   void store() const {
     if (!home_.data) return;
     for (index i = 0; i < value.rows(); ++i)
-      for (index c = 0; c < value.cols(); ++c) home_(i, c) = value(i, c);
+      for (index c = 0; c < value.cols(); ++c) home_(i, c) = settled(value(i, c));
+  }
+  /// After token t.
+  void settle(index t) {
+    if (t % tokens_to_settle != tokens_to_settle - 1) return;
+    for (index i = 0; i < value.size(); ++i) value.data()[i] = settled(value.data()[i]);
   }
 
   rows<Acc> value;
