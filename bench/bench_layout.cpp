@@ -38,7 +38,8 @@ struct shape {
 /// Calls in turns in both layouts. The counters are those of `bnhd`; of_dense is the time of a dense call over that of the call before
 /// it, the median of all turns.
 template <typename Scalar>
-void layout(benchmark::State& state, const shape& sizes, bool bnhd) {
+void layout(benchmark::State& state, shape sizes, bool bnhd) {
+  if (quick) sizes.n_q = (std::min)(sizes.n_q, index{256}), sizes.n_kv = (std::min)(sizes.n_kv, index{256});
   tensor<Scalar> query(sizes.heads, sizes.n_q, sizes.d, 1), out(sizes.heads, sizes.n_q, sizes.d, 2);
   tensor<Scalar> key(sizes.kv_heads, sizes.n_kv, sizes.d, 3), value(sizes.kv_heads, sizes.n_kv, sizes.d, 4);
   heed::attention_options options;
@@ -90,7 +91,7 @@ void add(const std::string& family, const shape& sizes, const std::vector<bool>&
 
 /// multi_head_self_attention of 8 heads of 64 beside its parts: the four products, and attention in the layout that is best for it.
 void self_attention(benchmark::State& state) {
-  const index n = state.range(0), heads = 8, d = 64, d_model = heads * d;
+  const index n = length_of(state), heads = 8, d = 64, d_model = heads * d;
   const auto x = random_rows<float>(n, d_model, 1), w_q = random_rows<float>(d_model, d_model, 2),
              w_k = random_rows<float>(d_model, d_model, 3), w_v = random_rows<float>(d_model, d_model, 4),
              w_o = random_rows<float>(d_model, d_model, 5);
