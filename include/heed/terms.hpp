@@ -60,24 +60,24 @@ struct mask_function_term {
 
 // The context of a hook is the term, not the function: a pointer to a plain function is no pointer to void.
 template <typename Function, typename Acc>
-void run_score_function(const void* context, size b, size h, const score_block<Acc>& block) {
+void run_score_function(const void* context, size b, size h, const visible_block<Acc>& block) {
   const Function& function = *static_cast<const score_function_term<Function>*>(context)->function;
   update_block(block, [&](const Acc& score, size i, size j) { return Acc(function(score, b, h, i, j)); });
 }
 
 /// Gives every pair that `shows(i, j)` denies a score of -infinity.
 template <typename Acc, typename Shows>
-void hide(const score_block<Acc>& block, const Shows& shows) {
+void hide(const visible_block<Acc>& block, const Shows& shows) {
   const Acc hidden(-std::numeric_limits<Acc>::infinity());
   update_block(block, [&](const Acc& score, size i, size j) { return shows(i, j) ? score : hidden; });
 }
 template <typename Function, typename Acc>
-void run_mask_function(const void* context, size b, size h, const score_block<Acc>& block) {
+void run_mask_function(const void* context, size b, size h, const visible_block<Acc>& block) {
   const Function& function = *static_cast<const mask_function_term<Function>*>(context)->function;
   hide(block, [&](size i, size j) { return bool(function(b, h, i, j)); });
 }
 template <typename Acc>
-void run_keep_bits(const void* context, size b, size h, const score_block<Acc>& block) {
+void run_keep_bits(const void* context, size b, size h, const visible_block<Acc>& block) {
   const tensor_view<const std::uint8_t>& bytes = static_cast<const keep_bits_term*>(context)->view;
   hide(block, [&](size i, size j) {
     const std::uint8_t byte = bytes(bytes.batch == 1 ? 0 : b, bytes.heads == 1 ? 0 : h, bytes.rows == 1 ? 0 : i, j / 8);
@@ -99,7 +99,7 @@ struct terms {
   const block_mask* function_blocks = nullptr;  // of its mask function
   dropout_term dropout;
   // What runs the terms that work on whole blocks. Of a term that no call gives, nothing is compiled.
-  block_hook<Acc> score_function, mask_function, bits_mask, weight_dropout;
+  pair_hook<Acc> score_function, mask_function, bits_mask, weight_dropout;
 
   void add(const keep_term& term) { keep = term.view; }
   void add(const keep_bits_term& term) {
@@ -214,17 +214,18 @@ inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
 // In the functions below b is the batch entry (the sequence, in a ragged batch), h the query head, i the query and j the key. i and j
 // count rows within the call (within the sequence, in a ragged batch). In a call on a cache they count tokens of the sequence from its
 // first, those that a rolling cache has dropped included, so that a prompt in chunks gives what one call gives; see
-// cached_attention_into.
+// cached_attention_into. Only pairs that causal, window and lengths leave visible reach them: i - j may index a table of the window.
 
 /// The user's own score: function(score, b, h, i, j) -> score is applied after scale, softcap, bias and ALiBi (FlexAttention's
-/// score_mod). A score of -infinity masks the pair. It must depend on its arguments alone, and outlive the call.
+/// score_mod). A score of -infinity masks the pair. It must depend on its arguments alone, and outlive the call. It may also be called
+/// for pairs that other masks than causal, window and lengths hide.
 template <typename Function>
 detail::score_function_term<Function> score_function(const Function& function) {
   return {&function};
 }
 
 /// The user's own mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's mask_mod). It must depend on its
-/// arguments alone, and outlive the call. It is asked for every pair of the tiles that other masks leave.
+/// arguments alone, and outlive the call. It may also be called for pairs that keep, keep_bits, bias or blocks hide.
 template <typename Function>
 detail::mask_function_term<Function> mask_function(const Function& function) {
   return {&function, nullptr};

@@ -127,13 +127,16 @@ struct problem {
   }
 
  private:
-  /// A block as the user's functions and dropout count it: rows of the call, or with a cache tokens of the sequence.
-  score_block<accumulator> counted(index b, score_block<accumulator> block) const {
-    if (!cached) return block;
+  /// The visible pairs of a block as the user's functions and dropout count them: rows of the call, or with a cache tokens of the
+  /// sequence.
+  visible_block<accumulator> counted(index b, const score_block<accumulator>& block) const {
+    visible_block<accumulator> visible{block, band(b)};
+    if (!cached) return visible;
     const index first_key = dropped ? dropped[b] : 0, first_query = first_key + diagonal(b);
-    block.i_begin += first_query, block.i_end += first_query;
-    block.j_begin += first_key, block.j_end += first_key;
-    return block;
+    visible.i_begin += first_query, visible.i_end += first_query;
+    visible.j_begin += first_key, visible.j_end += first_key;
+    visible.band.low -= diagonal(b), visible.band.high -= diagonal(b);
+    return visible;
   }
   static void run_score_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
@@ -141,7 +144,7 @@ struct problem {
   }
   static void run_mask_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
-    if (p.terms.bits_mask.run) p.terms.bits_mask.run(p.terms.bits_mask.context, b, h, block);
+    if (p.terms.bits_mask.run) p.terms.bits_mask.run(p.terms.bits_mask.context, b, h, {block, p.band(b)});
     if (p.terms.mask_function.run) p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block));
   }
   static void run_weight_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
