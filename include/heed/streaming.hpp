@@ -80,6 +80,7 @@ template <typename Scalar, typename Stored>
 void streaming(const problem<Scalar, Stored>& p) {
   for (index b = 0; b < p.batch(); ++b)
     for (index h = 0; h < p.num_heads(); ++h) streaming_head(p.head(b, h));
+  p.rethrow();
 }
 
 }  // namespace detail

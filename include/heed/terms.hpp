@@ -215,6 +215,8 @@ inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
 // count rows within the call (within the sequence, in a ragged batch). In a call on a cache they count tokens of the sequence from its
 // first, those that a rolling cache has dropped included, so that a prompt in chunks gives what one call gives; see
 // cached_attention_into. Only pairs that causal, window and lengths leave visible reach them: i - j may index a table of the window.
+// A function may throw: once all threads have come back the call throws the first exception. Inputs and caches are then as they were,
+// outputs hold anything, and the workspace can be used again. Threads call the functions at the same time.
 
 /// The user's own score: function(score, b, h, i, j) -> score is applied after scale, softcap, bias and ALiBi (FlexAttention's
 /// score_mod). A score of -infinity masks the pair. It must depend on its arguments alone, and outlive the call. It may also be called

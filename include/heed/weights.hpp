@@ -78,7 +78,11 @@ class known_lse {
   using accumulator = accumulator_t<Scalar>;
   index n_q() const { return in_.query.rows; }
   index n_kv() const { return in_.key.rows; }
-  rows<accumulator> weights(index first_row, index count) const { return weights_of(problem_.head(0, 0), first_row, count, n_kv()); }
+  rows<accumulator> weights(index first_row, index count) const {
+    rows<accumulator> some = weights_of(problem_.head(0, 0), first_row, count, n_kv());
+    problem_.rethrow();
+    return some;
+  }
 
   /// Calls visit(first_row, weights) for one block of rows after the other: O(n_kv) memory.
   template <typename Visit>
@@ -118,6 +122,7 @@ auto attention_with_weights(const Query& query, const Key& key, const Value& val
                                             writable_view(result.lse), options, terms...);
   detail::forward(problem, memory);
   result.weights = detail::weights_of(problem.head(0, 0), 0, in.query.rows, in.key.rows);
+  problem.rethrow();
   return result;
 }
 

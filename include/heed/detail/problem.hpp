@@ -1,5 +1,6 @@
 #pragma once
 
+#include <heed/detail/caught.hpp>
 #include <heed/detail/check.hpp>
 #include <heed/detail/number.hpp>
 #include <heed/detail/score.hpp>
@@ -126,7 +127,12 @@ struct problem {
     return score;
   }
 
+  /// Every path ends with this: what a function of the user has thrown reaches the caller.
+  void rethrow() const { caught.rethrow(); }
+
  private:
+  mutable caught_exception caught;
+
   /// The visible pairs of a block as the user's functions and dropout count them: rows of the call, or with a cache tokens of the
   /// sequence.
   visible_block<accumulator> counted(index b, const score_block<accumulator>& block) const {
@@ -140,12 +146,13 @@ struct problem {
   }
   static void run_score_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
-    p.terms.score_function.run(p.terms.score_function.context, b, h, p.counted(b, block));
+    p.caught.guard([&] { p.terms.score_function.run(p.terms.score_function.context, b, h, p.counted(b, block)); });
   }
   static void run_mask_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
     if (p.terms.bits_mask.run) p.terms.bits_mask.run(p.terms.bits_mask.context, b, h, {block, p.band(b)});
-    if (p.terms.mask_function.run) p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block));
+    if (p.terms.mask_function.run)
+      p.caught.guard([&] { p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block)); });
   }
   static void run_weight_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
