@@ -166,3 +166,75 @@ TEST_CASE("functions are asked only for visible tokens of a cache, a rolling one
       });
     }
 }
+
+TEST_CASE("what a function throws reaches the caller, who can go on") {
+  const int threads = GENERATE(1, 2);
+  const heed::index n_q = GENERATE(heed::index(1), heed::index(100));  // decoding; blocks of queries
+  const heed::index n_kv = 700;
+  const testing::example<float> e(n_q, n_kv, 8, 4);
+  heed::attention_options options;
+  options.threads = threads;
+  options.causal = heed::causal::bottom_right;
+  std::atomic<heed::index> limit{n_kv / 2};
+  const auto bend = [&](float score, heed::index, heed::index, heed::index, heed::index j) {
+    if (j >= limit) throw std::out_of_range("score of key " + std::to_string(j));
+    return score / 2;
+  };
+  const auto odd = [&](heed::index, heed::index, heed::index, heed::index j) {
+    if (j >= limit) throw std::out_of_range("mask of key " + std::to_string(j));
+    return j % 2 == 1;
+  };
+  heed::workspace memory;
+  heed::rows<float> out(n_q, 4);
+  heed::row_vector<float> lse(n_q);
+
+  const auto check = [&](const auto& run) {
+    const auto check_with = [&](const auto& term, const char* whose) {
+      limit = n_kv;
+      const heed::rows<float> right = run(term);
+      limit = n_kv / 2;
+      CHECK_THROWS_WITH(run(term), ContainsSubstring(whose));
+      CHECK_THROWS_AS(run(term), std::out_of_range);
+      limit = n_kv;
+      CHECK(run(term) == right);
+    };
+    check_with(heed::score_function(bend), "score of key ");
+    check_with(heed::mask_function(odd), "mask of key ");
+  };
+  SECTION("attention") {
+    check([&](const auto& term) { return heed::attention(e.query, e.key, e.value, options, term); });
+  }
+  SECTION("attention_into") {
+    check([&](const auto& term) {
+      heed::attention_into(e.query, e.key, e.value, out, lse, options, memory, term);
+      return out;
+    });
+  }
+  SECTION("the reference") {
+    check([&](const auto& term) { return heed::reference_attention(e.query, e.key, e.value, options, term); });
+  }
+  SECTION("the streaming form") {
+    check([&](const auto& term) { return heed::streaming_attention(e.query, e.key, e.value, options, term); });
+  }
+  SECTION("weights") {
+    const heed::row_vector<float> any = heed::row_vector<float>::Zero(n_q);
+    check([&](const auto& term) { return heed::attention_weights(e.query, e.key, any, 0, n_q, options, term); });
+  }
+  SECTION("a ragged batch") {
+    const std::vector<heed::index> query_starts{0, n_q}, key_starts{0, n_kv};
+    check([&](const auto& term) {
+      heed::ragged_attention_into(heed::view(e.query), heed::view(e.key), heed::view(e.value), heed::writable_view(out),
+                                  heed::writable_view(lse), query_starts, key_starts, options, memory, term);
+      return out;
+    });
+  }
+  SECTION("a cache, which stays as it is") {
+    heed::kv_cache<float> cache(1, 1, 8, 4);
+    cache.append(heed::view(e.key), heed::view(e.value));
+    check([&](const auto& term) {
+      heed::cached_attention_into(heed::view(e.query), cache, heed::writable_view(out), {}, options, memory, term);
+      return out;
+    });
+    CHECK(cache.length(0) == n_kv);
+  }
+}

@@ -86,6 +86,7 @@ template <typename Scalar, typename Stored>
 void forward(const problem<Scalar, Stored>& p, workspace& memory) {
   if constexpr (has_kernels<Scalar, Stored>) {
     is_decode(p) ? decode(p, memory) : forward_blocks(p, memory);
+    p.rethrow();
   } else {
     streaming(p);
   }
