@@ -33,7 +33,7 @@ auto scaled_softmax(const Scores& scores, double scale = 1) {
       if (row(j) > largest) largest = row(j);
     }
     for (index j = 0; j < row.size(); ++j) {
-      row(j) = detail::is_negative_infinity(row(j)) ? Acc(0) : Acc(exp(row(j) - largest));
+      row(j) = detail::is_negative_infinity(row(j)) ? Acc(0) : Acc(exp(Acc(row(j) - largest)));
       sum += row(j);
     }
     const bool empty = sum == Acc(0);

@@ -149,7 +149,7 @@ auto row_entropy(const Query& query, const Key& key, const Lse& lse, const atten
   known.for_each_block([&](index first, const rows<Acc>& weights) {
     for (index r = 0; r < weights.rows(); ++r)
       for (index j = 0; j < weights.cols(); ++j)
-        if (weights(r, j) != Acc(0)) entropy(first + r) -= weights(r, j) * log(weights(r, j));
+        if (weights(r, j) != Acc(0)) entropy(first + r) -= Acc(weights(r, j) * Acc(log(weights(r, j))));
   });
   return entropy;
 }

@@ -111,10 +111,8 @@ struct problem {
       const matrix_view<const bool> keep = broadcast_head(*terms.keep, b, h);
       score.keep = keep.data, score.keep_row = keep.row_stride, score.keep_col = keep.col_stride;
     }
-    if (terms.alibi) {
-      score.alibi_slope = terms.alibi->values[h];
-      score.alibi_offset = n_kv(b) - n_q(b);
-    }
+    if (terms.alibi) score.alibi_slope = terms.alibi->values[h];
+    score.alibi_offset = terms.alibi ? n_kv(b) - n_q(b) : no_alibi;
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
     score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.keep_bits;  // whole for the function, not for the bits
     if (terms.score_function.run) score.score_hook = {&run_score_hook, this};
