@@ -34,6 +34,14 @@ struct accumulator<Eigen::bfloat16> {
 };
 }  // namespace detail
 
+namespace detail {
+/// Whether softmax means something in a scalar: not in whole or complex numbers.
+template <typename Scalar>
+constexpr bool is_real = !Eigen::NumTraits<Scalar>::IsInteger && !Eigen::NumTraits<Scalar>::IsComplex;
+template <>
+inline constexpr bool is_real<void> = true;  // no scalar: another sentence says so
+}  // namespace detail
+
 /// The type that scores, softmax and sums have: float for half and bfloat16, Scalar itself for every other type.
 template <typename Scalar>
 using accumulator_t = typename detail::accumulator<Scalar>::type;

@@ -45,23 +45,22 @@ struct problem {
   attention_options options;
   detail::terms<accumulator> terms;
 
-  // A ragged batch: sequence b has these rows of the tensors' one batch entry. Null: every batch entry is a sequence.
-  const index* query_starts = nullptr;
-  const index* key_starts = nullptr;
-  index sequences = 0;
+  // A ragged batch: sequence b has these rows of the tensors' one batch entry. Empty: every batch entry is a sequence.
+  index_list query_starts, key_starts;
 
   // A call on a cache: queries and keys are tokens of a longer sequence, of which the first `dropped` are gone (null: none).
   bool cached = false;
   const index* dropped = nullptr;
 
-  index batch() const { return query_starts ? sequences : query.batch; }
+  bool ragged() const { return query_starts.size > 0; }
+  index batch() const { return ragged() ? query_starts.size - 1 : query.batch; }
   index num_heads() const { return query.heads; }
   /// Query heads that share one key/value head.
   index group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
-  index n_q(index b) const { return query_starts ? query_starts[b + 1] - query_starts[b] : query.rows; }
+  index n_q(index b) const { return ragged() ? query_starts[b + 1] - query_starts[b] : query.rows; }
   /// Keys of sequence b that exist; those behind are never read.
   index n_kv(index b) const {
-    if (key_starts) return key_starts[b + 1] - key_starts[b];
+    if (ragged()) return key_starts[b + 1] - key_starts[b];
     return terms.key_lengths ? (*terms.key_lengths)[b] : key.rows;
   }
   double scale() const {
@@ -82,8 +81,7 @@ struct problem {
 
   head_problem<Scalar, Stored> head(index b, index h) const {
     const index h_kv = h / group();
-    const index entry = query_starts ? 0 : b, first_query = query_starts ? query_starts[b] : 0,
-                first_key = key_starts ? key_starts[b] : 0;
+    const index entry = ragged() ? 0 : b, first_query = ragged() ? query_starts[b] : 0, first_key = ragged() ? key_starts[b] : 0;
     head_problem<Scalar, Stored> one{query.head(entry, h, first_query, n_q(b)),
                                      key.head(entry, h_kv, first_key, n_kv(b)),
                                      value.head(entry, h_kv, first_key, n_kv(b)),
@@ -284,14 +282,27 @@ problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_v
   return p;
 }
 
+/// The types of a call's views, held against the scalar of its output.
+template <typename Scalar, typename Lse, typename... Read>
+struct scalars_fit : std::true_type {
+  static_assert(!std::is_const<Scalar>::value && !std::is_const<Lse>::value, "out and lse must not be const: they are written");
+  static_assert((std::is_same<Scalar, std::remove_const_t<Read>>::value && ...),
+                "query, key, value and out must have one scalar type: cast the others to it");
+  static_assert(std::is_same<Lse, accumulator_t<Scalar>>::value,
+                "lse must have the type of the scores: float for float, half and bfloat16; double for double");
+  static_assert(is_real<Scalar>, "query, key and value must hold real numbers with fractions: cast whole numbers, split complex ones");
+};
+
 /// The same for keys and values in plain tensors of the query's type.
-template <typename Scalar, typename... Terms>
-problem<Scalar> make_problem(const char* function, const tensor_view<const Scalar>& query, const tensor_view<const Scalar>& key,
-                             const tensor_view<const Scalar>& value, const tensor_view<Scalar>& out,
-                             const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, const Terms&... given) {
+template <typename Scalar, typename Query, typename Key, typename Value, typename Lse = accumulator_t<Scalar>, typename... Terms>
+problem<Scalar> make_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
+                             const tensor_view<Value>& value, const tensor_view<Scalar>& out, const tensor_view<Lse>& lse,
+                             const attention_options& options, const Terms&... given) {
+  static_assert(scalars_fit<Scalar, Lse, Query, Key, Value>::value);
   check_view(function, "key", key);
   check_view(function, "value", value);
-  return make_stored_problem<Scalar, Scalar>(function, query, key, value, out, lse, options, given...);
+  return make_stored_problem<Scalar, Scalar>(function, query, tensor_view<const Scalar>(key), tensor_view<const Scalar>(value), out,
+                                             lse, options, given...);
 }
 
 }  // namespace detail
