@@ -153,9 +153,8 @@ TEST_CASE("derivatives of a dynamic size come through attention, constants witho
   }
   SECTION("weights") {
     check_dynamic([](const auto& e) { return heed::attention_with_weights(e.query, e.key, e.value, causal()).weights; });
-    check_dynamic([](const auto& e) {
-      return heed::row_entropy(e.query, e.key, heed::attention_with_lse(e.query, e.key, e.value).lse);
-    });
+    check_dynamic(
+        [](const auto& e) { return heed::row_entropy(e.query, e.key, heed::attention_with_lse(e.query, e.key, e.value).lse); });
     check_dynamic([](const auto& e) { return heed::scaled_softmax(e.key, 2.0); });
   }
   SECTION("merging") {

@@ -12,7 +12,6 @@
 #include "support/example.hpp"
 #include "support/isas.hpp"
 
-
 namespace {
 
 /// Two sequences of two heads that share one key/value head.
@@ -34,8 +33,8 @@ struct batch_of_two {
   auto outs() { return heed::bhnd(out.data(), 2, 2, n_q, 4); }
 };
 
-/// Counts the pairs that it is asked for and those of them that it should not be. `first_key` and `first_query` are the numbers, within
-/// the sequence, of the call's first key and query.
+/// Counts the pairs that it is asked for and those of them that it should not be. `first_key` and `first_query` are the numbers,
+/// within the sequence, of the call's first key and query.
 struct record {
   heed::attention_options options;
   std::array<heed::index, 2> n_q, n_kv, first_key;
@@ -107,13 +106,14 @@ TEST_CASE("functions are asked only for pairs that position and lengths leave vi
           on.target = target;
           CAPTURE(testing::name_of(target));
           check_asked(r, [&](const auto& term) {
-            heed::multi_head_attention_into(e.queries(), e.keys(), e.values(), e.outs(), {}, on, memory, heed::key_lengths(lengths), term);
+            heed::multi_head_attention_into(e.queries(), e.keys(), e.values(), e.outs(), {}, on, memory, heed::key_lengths(lengths),
+                                            term);
           });
         }
         if (n_q * n_kv > 70 * 300) return;
         check_asked(r, [&](const auto& term) {
-          heed::reference_multi_head_attention_into(e.queries(), e.keys(), e.values(), e.outs(), {}, options, heed::key_lengths(lengths),
-                                                    term);
+          heed::reference_multi_head_attention_into(e.queries(), e.keys(), e.values(), e.outs(), {}, options,
+                                                    heed::key_lengths(lengths), term);
         });
         // one head
         record one{options, {n_q, 0}, {n_kv, 0}, {0, 0}};
@@ -159,10 +159,10 @@ TEST_CASE("functions are asked only for visible tokens of a cache, a rolling one
         record r{options, {n, n}, {cache.length(0), cache.length(1)}, {cache.dropped()[0], cache.dropped()[1]}};
         r.tokens = true;
         CAPTURE(rolls, n);
-        check_asked(r, [&](const auto& term) {
-          heed::cached_attention_into(e.queries(), cache, e.outs(), {}, options, memory, term);
-        });
-        check_asked(r, [&](const auto& term) { heed::reference_cached_attention_into(e.queries(), cache, e.outs(), {}, options, term); });
+        check_asked(r,
+                    [&](const auto& term) { heed::cached_attention_into(e.queries(), cache, e.outs(), {}, options, memory, term); });
+        check_asked(r,
+                    [&](const auto& term) { heed::reference_cached_attention_into(e.queries(), cache, e.outs(), {}, options, term); });
       });
     }
 }

@@ -30,7 +30,7 @@ problem<Scalar> make_ragged_problem(const char* function, const tensor_view<Quer
   const index sequences = check_starts(function, "query_starts", query_starts, query.rows);
   check_equal(function, "key_starts: sequences", check_starts(function, "key_starts", key_starts, key.rows), "query_starts' sequences",
               sequences);
-  if (p.terms.keep || p.terms.bias || p.terms.keep_bits || p.terms.sparse() || p.terms.key_lengths)
+  if (p.terms.keep || p.terms.keep_bytes || p.terms.bias || p.terms.keep_bits || p.terms.sparse() || p.terms.key_lengths)
     fail_with("heed::", function,
               ": keep, keep_bits, bias, blocks and key_lengths are not offered for ragged batches; use a mask function, or call one "
               "sequence at a time");

@@ -102,19 +102,20 @@ struct problem {
     score.b = b;
     score.h = h;
     if (terms.bias) {
-      const matrix_view<const accumulator> bias = broadcast_head(*terms.bias, b, h);
+      const matrix_view<const accumulator> bias = term_head(terms.bias->view, b, h);
       score.bias = bias.data, score.bias_row = bias.row_stride, score.bias_col = bias.col_stride;
     }
     if (terms.keep) {
-      const matrix_view<const bool> keep = broadcast_head(*terms.keep, b, h);
+      const matrix_view<const bool> keep = term_head(terms.keep->view, b, h);
       score.keep = keep.data, score.keep_row = keep.row_stride, score.keep_col = keep.col_stride;
     }
     if (terms.alibi) score.alibi_slope = terms.alibi->values[h];
     score.alibi_offset = terms.alibi ? n_kv(b) - n_q(b) : no_alibi;
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
-    score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.keep_bits;  // whole for the function, not for the bits
+    // A block is whole for the function, not for bits and bytes.
+    score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.bits_mask.run && !terms.bytes_mask.run;
     if (terms.score_function.run) score.score_hook = {&run_score_hook, this};
-    if (terms.bits_mask.run || terms.mask_function.run) score.mask_hook = {&run_mask_hook, this};
+    if (terms.bits_mask.run || terms.bytes_mask.run || terms.mask_function.run) score.mask_hook = {&run_mask_hook, this};
     if (terms.sinks && !is_negative_infinity(terms.sinks->values[h])) {
       score.has_sink = true;
       score.sink = terms.sinks->values[h];
@@ -146,7 +147,8 @@ struct problem {
   }
   static void run_mask_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
-    if (p.terms.bits_mask.run) p.terms.bits_mask.run(p.terms.bits_mask.context, b, h, {block, p.band(b)});
+    for (const auto& mask : {p.terms.bits_mask, p.terms.bytes_mask})
+      if (mask.run) mask.run(mask.context, b, h, {block, p.band(b)});
     if (p.terms.mask_function.run)
       p.caught.guard([&] { p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block)); });
   }
@@ -175,9 +177,12 @@ template <typename Scalar, typename Stored>
 void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   const auto& terms = p.terms;
   const index batch = p.query.batch, heads = p.query.heads, n_q = p.query.rows, n_kv = p.key.rows;
-  const auto check_mask = [&](const char* what, const auto& mask, const char* columns, index wanted) {
+  const auto check_mask = [&](const char* what, const auto& mask, index times, const char* columns, index wanted) {
     check_view(function, what, mask);
-    check_extent(function, what, "batch", mask.batch, batch);
+    if (times == 1) check_extent(function, what, "batch", mask.batch, batch);
+    if (times < 1 || batch % times != 0 || (times > 1 && mask.batch != batch / times))
+      fail_with("heed::", function, ": ", what, " has batch ", mask.batch, " repeated ", times,
+                " times, which is not the call's batch ", batch);
     check_extent(function, what, "num_heads", mask.heads, heads);
     check_extent(function, what, "n_q", mask.rows, n_q);
     check_extent(function, what, columns, mask.cols, wanted);
@@ -187,10 +192,11 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     check_equal(function, what, term->count, "query's num_heads", heads);
     if (!term->values && heads > 0) fail_view(function, what, 1, 1, 1, heads);
   };
-  if (terms.keep) check_mask("keep", *terms.keep, "n_kv", n_kv);
-  if (terms.bias) check_mask("bias", *terms.bias, "n_kv", n_kv);
+  if (terms.keep) check_mask("keep", terms.keep->view, terms.keep->times, "n_kv", n_kv);
+  if (terms.keep_bytes) check_mask("keep", terms.keep_bytes->view, terms.keep_bytes->times, "n_kv", n_kv);
+  if (terms.bias) check_mask("bias", terms.bias->view, terms.bias->times, "n_kv", n_kv);
   if (terms.keep_bits) {
-    check_mask("keep_bits", terms.keep_bits->view, "bytes", (n_kv + 7) / 8);
+    check_mask("keep_bits", terms.keep_bits->view, 1, "bytes", (n_kv + 7) / 8);
     check_equal(function, "keep_bits: n_kv", terms.keep_bits->n_kv, "the call's n_kv", n_kv);
     check_equal(function, "keep_bits: bytes a row", terms.keep_bits->view.cols, "those of n_kv bits:", (n_kv + 7) / 8);
   }
