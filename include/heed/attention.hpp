@@ -59,9 +59,7 @@ void attention_into(const Query& query, const Key& key, const Value& value, Out&
   const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("attention_into", query, key, value);
   tensor_view<accumulator_t<typename decltype(in)::scalar>> lse_view;
   if constexpr (!std::is_same<std::decay_t<Lse>, std::nullptr_t>::value) {
-    static_assert(
-        std::is_same<typename detail::scalar_of<std::decay_t<Lse>>::type, accumulator_t<typename decltype(in)::scalar>>::value,
-        "lse must have the type of the scores: float for float, half and bfloat16; double for double");
+    static_assert(detail::lse_fits<typename decltype(in)::scalar, typename detail::scalar_of<std::decay_t<Lse>>::type>::value);
     lse_view = writable_view(lse);
   }
   detail::forward(detail::make_problem("attention_into", in.query, in.key, in.value, writable_view(out), lse_view, options, terms...),

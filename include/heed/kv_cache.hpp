@@ -244,7 +244,7 @@ namespace detail {
 template <typename Scalar, typename Query, typename Cache, typename Lse, typename... Terms>
 auto make_cached_problem(const char* function, const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
                          const tensor_view<Lse>& lse, const attention_options& options, const Terms&... terms) {
-  static_assert(scalars_fit<Scalar, Lse, Query>::value);
+  static_assert(scalars_fit<Scalar, Query>::value && lse_fits<Scalar, Lse>::value);
   if (cache.window() >= 0 && (options.window_left < 0 || options.window_left > cache.window()))
     fail_with("heed::", function, ": window_left ", options.window_left, " asks for more than the cache keeps: its window is ",
               cache.window());

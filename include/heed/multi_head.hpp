@@ -32,7 +32,10 @@ namespace detail {
 template <typename Query, typename Key, typename Value, typename... Terms>
 auto packed_attention(const char* name, const Query& query, const Key& key, const Value& value, index num_heads, index num_kv_heads,
                       const attention_options& options, index batch, const Terms&... terms) {
+  static_assert(is_eigen<Query> && is_eigen<Key> && is_eigen<Value>,
+                "query, key and value must be Eigen matrices, Maps, blocks or expressions");
   using Scalar = typename scalar_of<Query>::type;
+  static_assert(scalars_fit<Scalar, typename scalar_of<Key>::type, typename scalar_of<Value>::type>::value);
   const input<Scalar, Query> q(query);
   const input<Scalar, Key> k(key);
   const input<Scalar, Value> v(value);

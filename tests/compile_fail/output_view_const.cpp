@@ -1,4 +1,4 @@
-// wants: out and lse must not be const: they are written
+// wants: an output must not be const
 #include <heed/heed.hpp>
 
 void wrong() {

@@ -141,12 +141,12 @@ void check_decays(const char* function, const tensor_view<const Acc>& log_gate) 
 }
 
 /// Checks every argument of `function` and makes the problem of them. Nothing has been written when it fails.
-template <typename Scalar, typename... Terms>
-linear_problem<Scalar> make_linear_problem(const char* function, const tensor_view<const Scalar>& query,
-                                           const tensor_view<const Scalar>& key, const tensor_view<const Scalar>& value,
-                                           const tensor_view<Scalar>& out,
+template <typename Scalar, typename Query, typename Key, typename Value, typename... Terms>
+linear_problem<Scalar> make_linear_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
+                                           const tensor_view<Value>& value, const tensor_view<Scalar>& out,
                                            const std::optional<tensor_view<const accumulator_t<Scalar>>>& beta,
                                            const linear_attention_options& options, const Terms&... given) {
+  static_assert(scalars_fit<Scalar, Query, Key, Value>::value);
   linear_problem<Scalar> p{query, key, value, out, beta, options, {}};
   add_terms(p.terms, given...);
 

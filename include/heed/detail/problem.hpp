@@ -288,23 +288,12 @@ problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_v
   return p;
 }
 
-/// The types of a call's views, held against the scalar of its output.
-template <typename Scalar, typename Lse, typename... Read>
-struct scalars_fit : std::true_type {
-  static_assert(!std::is_const<Scalar>::value && !std::is_const<Lse>::value, "out and lse must not be const: they are written");
-  static_assert((std::is_same<Scalar, std::remove_const_t<Read>>::value && ...),
-                "query, key, value and out must have one scalar type: cast the others to it");
-  static_assert(std::is_same<Lse, accumulator_t<Scalar>>::value,
-                "lse must have the type of the scores: float for float, half and bfloat16; double for double");
-  static_assert(is_real<Scalar>, "query, key and value must hold real numbers with fractions: cast whole numbers, split complex ones");
-};
-
 /// The same for keys and values in plain tensors of the query's type.
 template <typename Scalar, typename Query, typename Key, typename Value, typename Lse = accumulator_t<Scalar>, typename... Terms>
 problem<Scalar> make_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
                              const tensor_view<Value>& value, const tensor_view<Scalar>& out, const tensor_view<Lse>& lse,
                              const attention_options& options, const Terms&... given) {
-  static_assert(scalars_fit<Scalar, Lse, Query, Key, Value>::value);
+  static_assert(scalars_fit<Scalar, Query, Key, Value>::value && lse_fits<Scalar, Lse>::value);
   check_view(function, "key", key);
   check_view(function, "value", value);
   return make_stored_problem<Scalar, Scalar>(function, query, tensor_view<const Scalar>(key), tensor_view<const Scalar>(value), out,

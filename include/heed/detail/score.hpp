@@ -58,7 +58,7 @@ bool masked_by_function(const score_params<Acc>& score, const Acc& s) {
   return score.score_hook.run && is_negative_infinity(s);
 }
 
-/// The weight exp(s - max) under which a value is summed, after dropout.
+/// A weight under which a value is summed, after dropout.
 template <typename Acc>
 Acc dropped(const score_params<Acc>& score, const Acc& weight, size i, size j) {
   return score.weight_hook.run ? hooked(score.weight_hook, score, weight, i, j) : weight;
