@@ -107,6 +107,19 @@ TEMPLATE_TEST_CASE("ragged_attention_into is as exact as the reference, on any n
   }
 }
 
+TEST_CASE("starts of 32 bits, as cu_seqlens are elsewhere, serve as those of 64 do") {
+  const packed<float> all;
+  const std::vector<std::int32_t> queries{0, 0, 1, 4, 4, 60, 61, 61}, keys{0, 0, 1, 1, 9, 80, 90, 90};
+  result<float> wide, narrow;
+  heed::workspace memory;
+  heed::ragged_attention_into(all.query_view(), all.key_view(), all.value_view(), wide.out_view(), wide.lse_view(), query_starts,
+                              key_starts, {}, memory);
+  heed::ragged_attention_into(all.query_view(), all.key_view(), all.value_view(), narrow.out_view(), narrow.lse_view(), queries, keys,
+                              {}, memory);
+  CHECK(narrow.out == wide.out);
+  CHECK(narrow.lse == wide.lse);
+}
+
 TEST_CASE("ragged_attention_into refuses starts that do not fit and terms that it does not offer") {
   const packed<double> all;
   result<double> got;

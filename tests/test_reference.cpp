@@ -1,4 +1,6 @@
+#include <heed/merge.hpp>
 #include <heed/reference.hpp>
+#include <heed/streaming.hpp>
 
 #include <cmath>
 #include <limits>
@@ -192,6 +194,23 @@ TEST_CASE("scores that would overflow or vanish do not") {
     CAPTURE(shift);
     e.check(3, std::log(4.0) + shift, heed::bias(bias));
   }
+}
+
+TEST_CASE("the mean of large values is finite") {
+  for (const float size : {1e38f, 3e38f})
+    for (const heed::index n : {40, 300}) {
+      testing::example<float> e(3, n, 8, 2);
+      e.value.col(0).setConstant(size);
+      e.value.col(1) = (e.value.col(1).array() > 0).select(heed::rows<float>::Constant(n, 1, size), -size);
+      const auto exact = e.cast<double>().reference();
+      // a weight is wrong by as much as its score (see below); then n sums are rounded, each at most `size`
+      const double bound = double(n + 6 * 8 + 4) * 0x1p-24 * double(size);
+      CAPTURE(size, n);
+      for (const heed::rows<float>& out : {e.reference().out, e.run([](const auto&... all) { return heed::streaming_attention(all...); })})
+        CHECK((out.cast<double>() - exact.out).cwiseAbs().maxCoeff() <= bound);
+      const auto merged = heed::merge(e.reference(), e.reference());  // the same keys twice: the same mean
+      CHECK((merged.out.cast<double>() - exact.out).cwiseAbs().maxCoeff() <= bound);
+    }
 }
 
 TEST_CASE("reference_attention carries derivatives") {

@@ -117,6 +117,21 @@ TEST_CASE("index_list looks at vectors, arrays and Eigen vectors") {
   CHECK(heed::index_list().size == 0);
 }
 
+TEST_CASE("index_list looks at integers of 32 bits and of 64 by any name, where they lie") {
+  const std::vector<std::int32_t> narrow{7, -2, 1 << 30};
+  const Eigen::Matrix<std::int32_t, 1, 3> eigen(7, -2, 1 << 30);
+  const std::vector<long long> wide{7, -2, 1 << 30};
+  const std::array<long, 3> other{7, -2, 1 << 30};
+  for (const heed::index_list& list :
+       {heed::index_list(narrow), heed::index_list(eigen), heed::index_list(wide), heed::index_list(other)}) {
+    CHECK(list.size == 3);
+    CHECK(list[0] == 7);
+    CHECK(list[1] == -2);
+    CHECK(list[2] == 1 << 30);
+  }
+  CHECK(heed::index_list(narrow).data == narrow.data());
+}
+
 TEST_CASE("split_heads refuses columns and rows that do not come out even") {
   const heed::rows<double> packed = heed::rows<double>::Zero(6, 8);
   testing::check_refused([&] { split_heads(view(packed), 3); }, {"heed::split_heads:", "8 columns", "heads 3"});

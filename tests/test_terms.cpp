@@ -184,6 +184,93 @@ TEST_CASE("keep_bits holds one pair a bit, the lowest first") {
   CHECK(same(bits, e.run(reference)));
 }
 
+TEST_CASE("bytes that are not 0 attend as bools that are true do") {
+  for (const heed::index n_q : {1, 9, 60}) {  // decoding; one block, a block and a part
+    example<double> e(n_q, 70, 8, 4);
+    e.keep = testing::random_mask(n_q, 70, 6);
+    e.options.causal = heed::causal::bottom_right;
+    // 2 and 128 are bools to nobody
+    const unsigned char kinds[] = {1, 2, 128, 255};
+    Eigen::Matrix<std::uint8_t, Eigen::Dynamic, Eigen::Dynamic> bytes(n_q, 70);  // column-major
+    for (heed::index i = 0; i < n_q; ++i)
+      for (heed::index j = 0; j < 70; ++j) bytes(i, j) = e.keep(i, j) ? kinds[(i + j) % 4] : 0;
+    const heed::rows<char> chars = bytes.cast<char>();
+    const heed::rows<std::int8_t> row = bytes.row(0).cast<std::int8_t>();
+    const auto bools = e.run(reference);
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(bytes)), bools));
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(heed::view(chars))), bools));
+    example<double> of_row = e;
+    of_row.keep = e.keep.row(0).replicate(n_q, 1);
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(row)), of_row.run(reference)));
+    for (const heed::isa target : heed::available_isas()) {
+      heed::attention_options options = e.options;
+      options.target = target;
+      const auto shown = [](heed::index, heed::index, heed::index i, heed::index j) { return j < 32 || i % 3 == 0; };
+      const auto blocks = heed::block_mask::of(shown, 1, 1, n_q, 70, 16, 16);
+      CAPTURE(heed::name(target), n_q);
+      CHECK(same(heed::attention_with_lse(e.query, e.key, e.value, options, heed::keep(bytes)),
+                 heed::attention_with_lse(e.query, e.key, e.value, options, heed::keep(e.keep))));
+      CHECK(same(heed::attention_with_lse(e.query, e.key, e.value, options, heed::keep(bytes), heed::mask_function(shown, blocks)),
+                 heed::attention_with_lse(e.query, e.key, e.value, options, heed::keep(e.keep), heed::mask_function(shown, blocks))));
+    }
+  }
+  const example<double> e(5, 6, 4, 3);
+  const heed::rows<std::uint8_t> tall = heed::rows<std::uint8_t>::Ones(6, 6);
+  testing::check_refused([&] { heed::attention(e.query, e.key, e.value, {}, heed::keep(tall)); }, {"keep has n_q 6", "5"});
+}
+
+TEST_CASE("lists of integers of 32 bits serve as those of 64 do") {
+  example<double> e(5, 70, 8, 4);
+  e.key_lengths = {33};
+  const std::vector<std::int32_t> lengths{33}, wrong{71};
+  CHECK(same(reference(e.query, e.key, e.value, e.options, heed::key_lengths(lengths)), e.run(reference)));
+  testing::check_refused([&] { heed::attention(e.query, e.key, e.value, {}, heed::key_lengths(wrong)); },
+                         {"key_lengths: entry 0 is 71, but kv_length is 70"});
+}
+
+TEST_CASE("a repeated bias or keep serves the entries of a batch in turn") {
+  // 3 images of 2 windows
+  constexpr heed::index windows = 2, images = 3, heads = 2, n = 20, d = 8;
+  const heed::rows<double> x = testing::random_rows<double>(images * windows * heads * n, d, 1);
+  const heed::rows<double> numbers = testing::random_rows<double>(windows * heads * n, n, 2);
+  const testing::mask kept = testing::random_mask(windows * n, n, 3);
+  const heed::rows<std::uint8_t> bytes = kept.cast<std::uint8_t>();
+  const auto tensor = heed::bhnd(x.data(), images * windows, heads, n, d);
+  const auto bias = heed::bhnd(numbers.data(), windows, heads, n, n);
+  const auto keep = heed::bhnd(kept.data(), windows, 1, n, n);
+  const auto keep_bytes = heed::bhnd(bytes.data(), windows, 1, n, n);
+  const auto run = [&](bool fused, const auto& view, const auto&... terms) {
+    heed::rows<double> out(view.batch * heads * n, d);
+    heed::workspace memory;
+    const auto out_view = heed::bhnd(out.data(), view.batch, heads, n, d);
+    if (fused) {
+      heed::multi_head_attention_into(view, view, view, out_view, {}, {}, memory, terms...);
+    } else {
+      heed::reference_multi_head_attention_into(view, view, view, out_view, {}, {}, terms...);
+    }
+    return out;
+  };
+  for (const bool fused : {false, true}) {
+    const heed::rows<double> all =
+        run(fused, tensor, heed::bias(heed::repeated(bias, images)), heed::keep(heed::repeated(keep, images)));
+    CHECK(run(fused, tensor, heed::bias(heed::repeated(bias, images)), heed::keep(heed::repeated(keep_bytes, images))) == all);
+    for (heed::index image = 0; image < images; ++image) {
+      auto part = tensor;
+      part.data += image * windows * tensor.batch_stride;
+      part.batch = windows;
+      CHECK(all.middleRows(image * windows * heads * n, windows * heads * n) == run(fused, part, heed::bias(bias), heed::keep(keep)));
+    }
+  }
+  const auto refused = [&](const auto& term, const std::vector<std::string>& words) {
+    testing::check_refused([&] { run(true, tensor, term); }, words);
+  };
+  refused(heed::bias(bias), {"bias has batch 2", "6"});  // never silently
+  refused(heed::bias(heed::repeated(bias, 2)), {"bias has batch 2 repeated 2 times", "the call's batch 6"});
+  refused(heed::keep(heed::repeated(keep, 0)), {"keep has batch 2 repeated 0 times", "6"});
+  refused(heed::keep(heed::repeated(keep_bytes, -3)), {"keep has batch 2 repeated -3 times", "6"});
+  refused(heed::bias(heed::repeated(bias, heed::index(1) << 62)), {"bias has batch 2 repeated", "6"});
+}
+
 TEST_CASE("masks compose by AND") {
   example<double> e(12, 12, 8, 4), both = e;
   e.keep = testing::random_mask(12, 12, 7);

@@ -58,7 +58,10 @@ void attention_into(const Query& query, const Key& key, const Value& value, Out&
                     workspace& memory, const Terms&... terms) {
   const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("attention_into", query, key, value);
   tensor_view<accumulator_t<typename decltype(in)::scalar>> lse_view;
-  if constexpr (!std::is_same<std::decay_t<Lse>, std::nullptr_t>::value) lse_view = writable_view(lse);
+  if constexpr (!std::is_same<std::decay_t<Lse>, std::nullptr_t>::value) {
+    static_assert(detail::lse_fits<typename decltype(in)::scalar, typename detail::scalar_of<std::decay_t<Lse>>::type>::value);
+    lse_view = writable_view(lse);
+  }
   detail::forward(detail::make_problem("attention_into", in.query, in.key, in.value, writable_view(out), lse_view, options, terms...),
                   memory);
 }

@@ -33,6 +33,7 @@ class block_mask {
 
   /// The blocks in which mask(b, h, i, j) is true anywhere. Where it is true everywhere, mask_function(mask, blocks) does not ask it
   /// again; blocks(...) alone says nothing of pairs within a block, and a mask function beside it is asked in all that are not hidden.
+  /// `mask` is called for each of the n_q x n_kv pairs: which of them causal, window and lengths hide is known to a call only.
   template <typename Mask>
   static block_mask of(const Mask& mask, index batch, index heads, index n_q, index n_kv, index block_q = 64, index block_kv = 64) {
     block_mask blocks(batch, heads, n_q, n_kv, block_q, block_kv);

@@ -89,7 +89,7 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
     for (index t = 0; t < x.rows; ++t)
       for (index c = 0; c < channels; ++c) {
         Acc sum(0);
-        for (index i = 0; i < taps; ++i) sum += Acc(weights(c, i)) * z(t + i, c);
+        for (index i = 0; i < taps; ++i) sum += Acc(Acc(weights(c, i)) * z(t + i, c));
         if (given.channel_bias) sum += Acc((*given.channel_bias)(0, 0, 0, c));
         out(b, h, t, c) = Scalar(options.activation == activation::silu ? silu(sum) : sum);
       }

@@ -29,11 +29,12 @@ struct delta_rule_options {
 };
 
 namespace detail {
-template <typename Scalar, typename... Terms>
-linear_problem<Scalar> make_delta_problem(const char* function, const tensor_view<const Scalar>& query,
-                                          const tensor_view<const Scalar>& key, const tensor_view<const Scalar>& value,
-                                          const tensor_view<Scalar>& out, const tensor_view<const accumulator_t<Scalar>>& beta,
-                                          const delta_rule_options& options, const Terms&... terms) {
+template <typename Scalar, typename Query, typename Key, typename Value, typename Beta, typename... Terms>
+linear_problem<Scalar> make_delta_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
+                                          const tensor_view<Value>& value, const tensor_view<Scalar>& out,
+                                          const tensor_view<Beta>& beta, const delta_rule_options& options, const Terms&... terms) {
+  static_assert(std::is_same<std::remove_const_t<Beta>, accumulator_t<Scalar>>::value,
+                "beta must have the scalar of the state: float for half and bfloat16");
   static_assert((!std::is_same<typename purpose_of<Terms>::type, bonus_term<accumulator_t<Scalar>>>::value && ...),
                 "bonus is no term of the delta rule");
   linear_attention_options same;
@@ -42,7 +43,7 @@ linear_problem<Scalar> make_delta_problem(const char* function, const tensor_vie
   same.target = options.target;
   same.threads = options.threads;
   same.executor = options.executor;
-  return make_linear_problem<Scalar>(function, query, key, value, out, beta, same, terms...);
+  return make_linear_problem<Scalar>(function, query, key, value, out, tensor_view<const accumulator_t<Scalar>>(beta), same, terms...);
 }
 
 /// beta of one head: T x 1, or 1 x 1 for a constant.

@@ -24,10 +24,10 @@ inline std::uint64_t mix(std::uint64_t x) {
 /// Mixes one more number into a state.
 inline std::uint64_t mix_in(std::uint64_t state, size part) { return mix(state ^ (static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15u)); }
 
-/// The weight_hook of a dropout_term: kept weights grow by 1 / (1 - p), the others become 0. Which are kept is a function of seed, b,
+/// The hook of a dropout_term: kept weights grow by 1 / (1 - p), the others become 0. Which are kept is a function of seed, b,
 /// h, i and j alone, so the same for any tiling and thread count.
 template <typename Acc>
-void run_dropout(const void* context, size b, size h, const score_block<Acc>& block) {
+void run_dropout(const void* context, size b, size h, const visible_block<Acc>& block) {
   const dropout_term& dropout = *static_cast<const dropout_term*>(context);
   const std::uint64_t of_head = mix_in(mix_in(mix(dropout.seed + 0x9e3779b97f4a7c15u), b), h);
   const auto first_kept = static_cast<std::uint64_t>(std::ceil(dropout.probability * 0x1p53));  // of the 53-bit numbers

@@ -241,14 +241,15 @@ class kv_cache {
 
 namespace detail {
 /// The problem of queries against all that a cache holds.
-template <typename Scalar, typename Cache, typename... Terms>
-auto make_cached_problem(const char* function, const tensor_view<const Scalar>& query, const Cache& cache,
-                         const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
-                         const attention_options& options, const Terms&... terms) {
+template <typename Scalar, typename Query, typename Cache, typename Lse, typename... Terms>
+auto make_cached_problem(const char* function, const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
+                         const tensor_view<Lse>& lse, const attention_options& options, const Terms&... terms) {
+  static_assert(scalars_fit<Scalar, Query>::value && lse_fits<Scalar, Lse>::value);
   if (cache.window() >= 0 && (options.window_left < 0 || options.window_left > cache.window()))
     fail_with("heed::", function, ": window_left ", options.window_left, " asks for more than the cache keeps: its window is ",
               cache.window());
-  auto problem = make_stored_problem(function, query, cache.keys(), cache.values(), out, lse, options, terms...);
+  auto problem =
+      make_stored_problem(function, tensor_view<const Scalar>(query), cache.keys(), cache.values(), out, lse, options, terms...);
   if (problem.terms.key_lengths) fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
   if (problem.terms.function_blocks)
     fail_with("heed::", function,
@@ -271,18 +272,16 @@ auto make_cached_problem(const char* function, const tensor_view<const Scalar>& 
 /// chunks gives what one call gives; so that this holds for functions and dropout too, they are given the numbers of the tokens in the
 /// sequence as i and j. keep, bias and blocks count rows of the call. A rolling cache needs a window_left that is not larger than its
 /// window, and no more queries than were appended last. Throws std::invalid_argument where the sizes do not fit together.
-template <typename Query, typename Cache, typename Scalar, typename... Terms>
+template <typename Query, typename Cache, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
-                           const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, workspace& memory,
-                           const Terms&... terms) {
+                           const tensor_view<Lse>& lse, const attention_options& options, workspace& memory, const Terms&... terms) {
   detail::forward(detail::make_cached_problem<Scalar>("cached_attention_into", query, cache, out, lse, options, terms...), memory);
 }
 
 /// The same computed directly: the oracle of cached_attention_into.
-template <typename Query, typename Cache, typename Scalar, typename... Terms>
+template <typename Query, typename Cache, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void reference_cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
-                                     const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options,
-                                     const Terms&... terms) {
+                                     const tensor_view<Lse>& lse, const attention_options& options, const Terms&... terms) {
   detail::reference(detail::make_cached_problem<Scalar>("reference_cached_attention_into", query, cache, out, lse, options, terms...));
 }
 

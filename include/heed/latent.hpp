@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 HEED_NAMESPACE_BEGIN
 
@@ -38,6 +39,9 @@ struct latent_weights {
 namespace detail {
 template <typename Query, typename Latent, typename Scalar>
 void check_latent(const char* function, const Query& query, const Latent& latent, const latent_weights<Scalar>& w) {
+  static_assert(
+      std::is_same<typename scalar_of<Query>::type, Scalar>::value && std::is_same<typename scalar_of<Latent>::type, Scalar>::value,
+      "query, latent and the weights must have one scalar type: cast the others to it");
   if (w.rope_dim < 0 || w.rope_dim > latent.cols())
     fail_with("heed::", function, ": rope_dim must be 0 or more and at most latent's columns ", latent.cols(), ", but is ",
               w.rope_dim);

@@ -10,8 +10,8 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// Adds a part to (out, lse), both over disjoint sets of keys: with m = max(lse_a, lse_b) and w = exp(lse - m), out = sum w out / sum
-/// w and lse = m + ln(sum w). A part that saw no key (lse = -infinity) has no say, whatever its output holds.
+/// Adds a part to (out, lse), both over disjoint sets of keys: with m = max(lse_a, lse_b) and w = exp(lse - m), out = sum (w / sum w) out
+/// and lse = m + ln(sum w). A part that saw no key (lse = -infinity) has no say, whatever its output holds.
 template <typename Out, typename Lse, typename PartOut, typename PartLse>
 void merge_part(Out& out, Lse& lse, const PartOut& part_out, const PartLse& part_lse) {
   using Scalar = typename Out::Scalar;
@@ -26,9 +26,11 @@ void merge_part(Out& out, Lse& lse, const PartOut& part_out, const PartLse& part
       lse(i) = b;
       continue;
     }
-    const Acc max = a < b ? b : a, weight_a = exp(a - max), weight_b = exp(b - max), sum = weight_a + weight_b;
-    for (index c = 0; c < out.cols(); ++c) out(i, c) = Scalar((weight_a * Acc(out(i, c)) + weight_b * Acc(part_out(i, c))) / sum);
-    lse(i) = max + log(sum);
+    const Acc max = a < b ? b : a, weight_a = exp(Acc(a - max)), weight_b = exp(Acc(b - max)), sum = weight_a + weight_b;
+    const Acc share_a = weight_a / sum, share_b = weight_b / sum;
+    for (index c = 0; c < out.cols(); ++c)
+      out(i, c) = Scalar(Acc(Acc(share_a * Acc(out(i, c))) + Acc(share_b * Acc(part_out(i, c)))));
+    lse(i) = max + Acc(log(sum));
   }
 }
 

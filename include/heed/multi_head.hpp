@@ -11,18 +11,18 @@ HEED_NAMESPACE_BEGIN
 /// is not wanted. Query head h reads key/value head h / (H / H_kv): H_kv = H is multi-head, 1 multi-query, between them grouped-query
 /// attention (Ainslie et al. 2023). A row that sees no key is 0, its lse -infinity. Throws std::invalid_argument for sizes that do not
 /// fit together, H not a multiple of H_kv among them, before anything is written. Allocates nothing once `memory` has grown.
-template <typename Query, typename Key, typename Value, typename Scalar, typename... Terms>
+template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void multi_head_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
-                               const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
-                               const attention_options& options, workspace& memory, const Terms&... terms) {
+                               const tensor_view<Scalar>& out, const tensor_view<Lse>& lse, const attention_options& options,
+                               workspace& memory, const Terms&... terms) {
   detail::forward(detail::make_problem<Scalar>("multi_head_attention_into", query, key, value, out, lse, options, terms...), memory);
 }
 
 /// The same computed directly, head by head: the oracle of multi_head_attention_into.
-template <typename Query, typename Key, typename Value, typename Scalar, typename... Terms>
+template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void reference_multi_head_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
-                                         const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
-                                         const attention_options& options, const Terms&... terms) {
+                                         const tensor_view<Scalar>& out, const tensor_view<Lse>& lse, const attention_options& options,
+                                         const Terms&... terms) {
   detail::reference(
       detail::make_problem<Scalar>("reference_multi_head_attention_into", query, key, value, out, lse, options, terms...));
 }
@@ -32,7 +32,10 @@ namespace detail {
 template <typename Query, typename Key, typename Value, typename... Terms>
 auto packed_attention(const char* name, const Query& query, const Key& key, const Value& value, index num_heads, index num_kv_heads,
                       const attention_options& options, index batch, const Terms&... terms) {
+  static_assert(is_eigen<Query> && is_eigen<Key> && is_eigen<Value>,
+                "query, key and value must be Eigen matrices, Maps, blocks or expressions");
   using Scalar = typename scalar_of<Query>::type;
+  static_assert(scalars_fit<Scalar, typename scalar_of<Key>::type, typename scalar_of<Value>::type>::value);
   const input<Scalar, Query> q(query);
   const input<Scalar, Key> k(key);
   const input<Scalar, Value> v(value);

@@ -20,23 +20,22 @@ inline index check_starts(const char* function, const char* what, const index_li
   return starts.size - 1;
 }
 
-template <typename Scalar, typename... Terms>
-problem<Scalar> make_ragged_problem(const char* function, const tensor_view<const Scalar>& query, const tensor_view<const Scalar>& key,
-                                    const tensor_view<const Scalar>& value, const tensor_view<Scalar>& out,
-                                    const tensor_view<accumulator_t<Scalar>>& lse, const index_list& query_starts,
-                                    const index_list& key_starts, const attention_options& options, const Terms&... terms) {
+template <typename Scalar, typename Query, typename Key, typename Value, typename Lse, typename... Terms>
+problem<Scalar> make_ragged_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
+                                    const tensor_view<Value>& value, const tensor_view<Scalar>& out, const tensor_view<Lse>& lse,
+                                    const index_list& query_starts, const index_list& key_starts, const attention_options& options,
+                                    const Terms&... terms) {
   problem<Scalar> p = make_problem<Scalar>(function, query, key, value, out, lse, options, terms...);
   check_equal(function, "query: batch", query.batch, "the packed batch of", index{1});
   const index sequences = check_starts(function, "query_starts", query_starts, query.rows);
   check_equal(function, "key_starts: sequences", check_starts(function, "key_starts", key_starts, key.rows), "query_starts' sequences",
               sequences);
-  if (p.terms.keep || p.terms.bias || p.terms.keep_bits || p.terms.sparse() || p.terms.key_lengths)
+  if (p.terms.keep || p.terms.keep_bytes || p.terms.bias || p.terms.keep_bits || p.terms.sparse() || p.terms.key_lengths)
     fail_with("heed::", function,
               ": keep, keep_bits, bias, blocks and key_lengths are not offered for ragged batches; use a mask function, or call one "
               "sequence at a time");
-  p.query_starts = query_starts.data;
-  p.key_starts = key_starts.data;
-  p.sequences = sequences;
+  p.query_starts = query_starts;
+  p.key_starts = key_starts;
   return p;
 }
 
@@ -46,25 +45,23 @@ problem<Scalar> make_ragged_problem(const char* function, const tensor_view<cons
 ///
 /// query [1, H, total_q, Dk], key [1, H_kv, total_kv, Dk], value [1, H_kv, total_kv, Dv] -> out [1, H, total_q, Dv], lse [1, H,
 /// total_q, 1] or {}. Sequence b has query rows [query_starts[b], query_starts[b + 1]) and key rows [key_starts[b], key_starts[b + 1])
-/// (the cu_seqlens of other libraries: one entry more than there are sequences, the first 0); a sequence may be empty. Causal and
-/// window count within the sequence. Throws std::invalid_argument for starts that fall or do not end at the number of rows, and as
-/// multi_head_attention_into does.
-template <typename Query, typename Key, typename Value, typename Scalar, typename... Terms>
+/// (the cu_seqlens of other libraries, of 32 or 64 bits: one entry more than there are sequences, the first 0); a sequence may be
+/// empty. Causal and window count within the sequence. Throws std::invalid_argument for starts that fall or do not end at the number
+/// of rows, and as multi_head_attention_into does.
+template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void ragged_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
-                           const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
-                           const index_list& query_starts, const index_list& key_starts, const attention_options& options,
-                           workspace& memory, const Terms&... terms) {
+                           const tensor_view<Scalar>& out, const tensor_view<Lse>& lse, const index_list& query_starts,
+                           const index_list& key_starts, const attention_options& options, workspace& memory, const Terms&... terms) {
   detail::forward(detail::make_ragged_problem<Scalar>("ragged_attention_into", query, key, value, out, lse, query_starts, key_starts,
                                                       options, terms...),
                   memory);
 }
 
 /// The same computed directly: the oracle of ragged_attention_into.
-template <typename Query, typename Key, typename Value, typename Scalar, typename... Terms>
+template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void reference_ragged_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
-                                     const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
-                                     const index_list& query_starts, const index_list& key_starts, const attention_options& options,
-                                     const Terms&... terms) {
+                                     const tensor_view<Scalar>& out, const tensor_view<Lse>& lse, const index_list& query_starts,
+                                     const index_list& key_starts, const attention_options& options, const Terms&... terms) {
   detail::reference(detail::make_ragged_problem<Scalar>("reference_ragged_attention_into", query, key, value, out, lse, query_starts,
                                                         key_starts, options, terms...));
 }

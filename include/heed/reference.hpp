@@ -16,7 +16,7 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
   using std::exp;
   using std::log;
   std::vector<index> seen;   // the keys that the row sees
-  std::vector<Acc> weights;  // first their scores s_ij, then exp(s_ij - max)
+  std::vector<Acc> weights;  // their scores s_ij, then exp(s_ij - max), then the same over its sum: a mean overflows no sooner than values
 
   for (index i = 0; i < p.query.rows; ++i) {
     seen.clear();
@@ -25,7 +25,7 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
     for (index j = 0; j < p.key.rows; ++j) {
       if (!visible(p.score, i, j)) continue;
       Acc dot(0);
-      for (index c = 0; c < p.query.cols; ++c) dot += Acc(p.query(i, c)) * p.key.template at<Acc>(j, c);
+      for (index c = 0; c < p.query.cols; ++c) dot += Acc(Acc(p.query(i, c)) * p.key.template at<Acc>(j, c));
       const Acc s = score_of(p.score, dot, i, j);
       if (masked_by_function(p.score, s)) continue;
       seen.push_back(j);
@@ -33,20 +33,20 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
       if (s > max) max = s;
     }
 
-    Acc sum = p.score.has_sink ? Acc(exp(p.score.sink - max)) : Acc(0);
-    for (std::size_t n = 0; n < seen.size(); ++n) {
-      const Acc weight = exp(weights[n] - max);
+    Acc sum = p.score.has_sink ? Acc(exp(Acc(p.score.sink - max))) : Acc(0);
+    for (Acc& weight : weights) {
+      weight = exp(Acc(weight - max));
       sum += weight;
-      weights[n] = dropped(p.score, weight, i, seen[n]);
     }
-
     const bool empty = sum == Acc(0);  // no key, and no sink
+    for (std::size_t n = 0; n < seen.size() && !empty; ++n) weights[n] = dropped(p.score, Acc(weights[n] / sum), i, seen[n]);
+
     for (index c = 0; c < p.value.cols; ++c) {
-      Acc weighted(0);
-      for (std::size_t n = 0; n < seen.size(); ++n) weighted += weights[n] * p.value.template at<Acc>(seen[n], c);
-      p.out(i, c) = Scalar(empty ? Acc(0) : Acc(weighted / sum));
+      Acc mean(0);
+      for (std::size_t n = 0; n < seen.size() && !empty; ++n) mean += Acc(weights[n] * p.value.template at<Acc>(seen[n], c));
+      p.out(i, c) = Scalar(mean);
     }
-    if (p.lse.data) p.lse(i, 0) = empty ? negative_infinity<Acc>() : Acc(max + log(sum));
+    if (p.lse.data) p.lse(i, 0) = empty ? negative_infinity<Acc>() : Acc(max + Acc(log(sum)));
   }
 }
 
@@ -54,6 +54,7 @@ template <typename Scalar, typename Stored>
 void reference(const problem<Scalar, Stored>& p) {
   for (index b = 0; b < p.batch(); ++b)
     for (index h = 0; h < p.num_heads(); ++h) reference_head(p.head(b, h));
+  p.rethrow();
 }
 
 }  // namespace detail

@@ -16,6 +16,7 @@ template <typename Scores>
 auto scaled_softmax(const Scores& scores, double scale = 1) {
   static_assert(detail::is_eigen<Scores>, "scaled_softmax takes an Eigen matrix or expression");
   using Scalar = typename detail::scalar_of<Scores>::type;
+  static_assert(detail::is_real<Scalar>, "scaled_softmax takes real numbers with fractions: cast whole numbers, split complex ones");
   using Acc = accumulator_t<Scalar>;
   using std::exp;
   detail::check_number<Acc>("scaled_softmax", "scale", scale);
@@ -33,7 +34,7 @@ auto scaled_softmax(const Scores& scores, double scale = 1) {
       if (row(j) > largest) largest = row(j);
     }
     for (index j = 0; j < row.size(); ++j) {
-      row(j) = detail::is_negative_infinity(row(j)) ? Acc(0) : Acc(exp(row(j) - largest));
+      row(j) = detail::is_negative_infinity(row(j)) ? Acc(0) : Acc(exp(Acc(row(j) - largest)));
       sum += row(j);
     }
     const bool empty = sum == Acc(0);

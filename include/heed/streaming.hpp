@@ -20,8 +20,9 @@ rows<Acc> load_rows(const stored_rows<Stored>& stored, index first, index count)
 }
 
 /// Attention a tile at a time: what is kept of the keys seen so far is, for each query row, the largest score, the sum of exp(s - max) and
-/// the values summed under the same weights. A new tile with a larger maximum rescales them by exp(max_old - max_new), so no n_q x n_kv
-/// matrix ever exists (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1).
+/// the mean of the values under these weights. A new tile with a larger maximum rescales the sum by exp(max_old - max_new), and the mean
+/// gives way by as much as the tile adds to it, so no n_q x n_kv matrix ever exists (Milakov and Gimelshein 2018, algorithm 3; Dao et al.
+/// 2022, algorithm 1, which divides after each tile too: a mean overflows no sooner than the values).
 template <typename Scalar, typename Stored>
 void streaming_head(const head_problem<Scalar, Stored>& p) {
   using Acc = accumulator_t<Scalar>;
@@ -56,22 +57,25 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
           seen.push_back(j);
           if (weights(i, j) > new_max) new_max = weights(i, j);
         }
-        const Acc rescale = exp(largest(i) - new_max);
+        if (seen.empty()) continue;
+        const Acc before = sum(i) * Acc(exp(Acc(largest(i) - new_max)));
         largest(i) = new_max;
-        sum(i) *= rescale;
-        out.row(i) *= rescale;
-        for (const index j : seen) {  // a hidden pair is skipped: 0 times a NaN behind the mask would be NaN
-          const Acc weight = exp(weights(i, j) - new_max);
-          sum(i) += weight;
-          out.row(i) += dropped(score, weight, i0 + i, j0 + j) * value.row(j);
+        sum(i) = before;
+        for (const index j : seen) {
+          weights(i, j) = exp(Acc(weights(i, j) - new_max));
+          sum(i) += weights(i, j);
         }
+        if (sum(i) == Acc(0)) continue;
+        out.row(i) *= Acc(before / sum(i));
+        for (const index j : seen)  // a hidden pair is skipped: 0 times a NaN behind the mask would be NaN
+          out.row(i) += dropped(score, Acc(weights(i, j) / sum(i)), i0 + i, j0 + j) * value.row(j);
       }
     }
 
     for (index i = 0; i < m; ++i) {
       const bool empty = sum(i) == Acc(0);  // no key, and no sink
-      for (index c = 0; c < p.value.cols; ++c) p.out(i0 + i, c) = Scalar(empty ? Acc(0) : Acc(out(i, c) / sum(i)));
-      if (p.lse.data) p.lse(i0 + i, 0) = empty ? negative_infinity<Acc>() : Acc(largest(i) + log(sum(i)));
+      for (index c = 0; c < p.value.cols; ++c) p.out(i0 + i, c) = Scalar(out(i, c));
+      if (p.lse.data) p.lse(i0 + i, 0) = empty ? negative_infinity<Acc>() : Acc(largest(i) + Acc(log(sum(i))));
     }
   }
 }
@@ -80,6 +84,7 @@ template <typename Scalar, typename Stored>
 void streaming(const problem<Scalar, Stored>& p) {
   for (index b = 0; b < p.batch(); ++b)
     for (index h = 0; h < p.num_heads(); ++h) streaming_head(p.head(b, h));
+  p.rethrow();
 }
 
 }  // namespace detail

@@ -4,26 +4,91 @@
 #include <heed/types.hpp>
 
 #include <Eigen/Core>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
 #include <type_traits>
+#include <utility>
 
 HEED_NAMESPACE_BEGIN
 
-/// Looks at the caller's list of indices: a std::vector, std::array or Eigen vector of heed::index. It does not own them. An empty one
-/// has no data.
+namespace detail {
+template <typename Derived>
+std::true_type derives_from_eigen(const Eigen::EigenBase<Derived>*);
+std::false_type derives_from_eigen(const void*);
+/// Any Eigen type, those too that derive from another (the head of a vector is a VectorBlock, which is a Block).
+template <typename T>
+constexpr bool is_eigen = decltype(derives_from_eigen(static_cast<std::decay_t<T>*>(nullptr)))::value;
+
+/// What the elements of a container are that lie one after the other; void: they do not, or it has none.
+template <typename Container, typename = void>
+struct element_of {
+  using type = void;
+};
+template <typename Container>
+struct element_of<Container, std::void_t<decltype(*std::declval<const Container&>().data())>> {
+  static constexpr bool lies_apart() {
+    if constexpr (is_eigen<Container>) {
+      return !Container::IsVectorAtCompileTime || int(Container::InnerStrideAtCompileTime) != 1;
+    } else {
+      return false;
+    }
+  }
+  using type = std::conditional_t<lies_apart(), void, std::decay_t<decltype(*std::declval<const Container&>().data())>>;
+};
+}  // namespace detail
+
+/// Looks at the caller's list of indices: a std::vector, std::array or Eigen vector of integers of 32 bits (std::int32_t, as
+/// cu_seqlens are elsewhere) or 64 (heed::index). It does not own them. An empty one has no data.
 struct index_list {
   index_list() = default;
   template <typename Container>
-  index_list(const Container& container)
-      : data(container.size() > 0 ? container.data() : nullptr), size(static_cast<index>(container.size())) {
-    static_assert(std::is_same<std::decay_t<decltype(*container.data())>, index>::value,
-                  "a list of indices holds heed::index (std::ptrdiff_t)");
+  index_list(const Container& container) {
+    using Element = typename detail::element_of<Container>::type;
+    constexpr bool fits = std::is_same<Element, std::int32_t>::value || std::is_same<Element, index>::value ||
+                          std::is_same<Element, std::int64_t>::value || std::is_same<Element, long long>::value;
+    static_assert(fits,
+                  "a list of indices is a std::vector, std::array or Eigen vector of std::int32_t or heed::index (std::ptrdiff_t)");
+    if constexpr (fits) {
+      size = static_cast<index>(container.size());
+      data = size > 0 ? container.data() : nullptr;
+      width = index(sizeof(Element));
+    }
   }
-  const index* begin() const { return data; }
-  const index* end() const { return data + size; }
-  index operator[](index i) const { return data[i]; }
+  template <typename Integer, typename = std::enable_if_t<std::is_integral<Integer>::value>>
+  index_list(std::initializer_list<Integer>) {
+    static_assert(sizeof(Integer) == 0,
+                  "a list of indices in braces may end before it is looked at: make it a std::vector, std::array or Eigen vector");
+  }
 
-  const index* data = nullptr;
+  index operator[](index i) const { return width == index(sizeof(std::int32_t)) ? read<std::int32_t>(i) : read<std::int64_t>(i); }
+
+  struct iterator {
+    index operator*() const { return (*list)[at]; }
+    iterator& operator++() {
+      ++at;
+      return *this;
+    }
+    bool operator!=(const iterator& other) const { return at != other.at; }
+
+    const index_list* list;
+    index at;
+  };
+  iterator begin() const { return {this, 0}; }
+  iterator end() const { return {this, size}; }
+
+  const void* data = nullptr;
   index size = 0;
+  index width = sizeof(index);  // bytes of an element
+
+ private:
+  // An integer of 64 bits has several names, and a pointer to one may not look at another.
+  template <typename Integer>
+  index read(index i) const {
+    Integer element;
+    std::memcpy(&element, static_cast<const char*>(data) + i * index(sizeof element), sizeof element);
+    return static_cast<index>(element);
+  }
 };
 
 /// A strided view of a matrix that somebody else owns.
@@ -72,13 +137,6 @@ tensor_view<Scalar> bnhd(Scalar* data, index batch, index length, index heads, i
 }
 
 namespace detail {
-template <typename Derived>
-std::true_type derives_from_eigen(const Eigen::EigenBase<Derived>*);
-std::false_type derives_from_eigen(const void*);
-/// Any Eigen type, those too that derive from another (the head of a vector is a VectorBlock, which is a Block).
-template <typename T>
-constexpr bool is_eigen = decltype(derives_from_eigen(static_cast<std::decay_t<T>*>(nullptr)))::value;
-
 template <typename T>
 constexpr bool has_memory = (int(Eigen::internal::traits<std::decay_t<T>>::Flags) & int(Eigen::DirectAccessBit)) != 0;
 

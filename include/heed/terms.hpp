@@ -31,8 +31,14 @@ struct alibi_tag;
 struct sinks_tag;
 struct logit_scales_tag;
 
+// A term of a batch of `view.batch` entries that is said to repeat serves a call of `times` as many.
 struct keep_term {
   tensor_view<const bool> view;
+  index times = 1;
+};
+struct keep_bytes_term {
+  tensor_view<const std::uint8_t> view;
+  index times = 1;
 };
 struct keep_bits_term {
   tensor_view<const std::uint8_t> view;
@@ -41,6 +47,7 @@ struct keep_bits_term {
 template <typename Scalar>
 struct bias_term {
   tensor_view<const Scalar> view;
+  index times = 1;
 };
 struct key_lengths_term {
   index_list lengths;
@@ -60,37 +67,45 @@ struct mask_function_term {
 
 // The context of a hook is the term, not the function: a pointer to a plain function is no pointer to void.
 template <typename Function, typename Acc>
-void run_score_function(const void* context, size b, size h, const score_block<Acc>& block) {
+void run_score_function(const void* context, size b, size h, const visible_block<Acc>& block) {
   const Function& function = *static_cast<const score_function_term<Function>*>(context)->function;
   update_block(block, [&](const Acc& score, size i, size j) { return Acc(function(score, b, h, i, j)); });
 }
 
 /// Gives every pair that `shows(i, j)` denies a score of -infinity.
 template <typename Acc, typename Shows>
-void hide(const score_block<Acc>& block, const Shows& shows) {
+void hide(const visible_block<Acc>& block, const Shows& shows) {
   const Acc hidden(-std::numeric_limits<Acc>::infinity());
   update_block(block, [&](const Acc& score, size i, size j) { return shows(i, j) ? score : hidden; });
 }
 template <typename Function, typename Acc>
-void run_mask_function(const void* context, size b, size h, const score_block<Acc>& block) {
+void run_mask_function(const void* context, size b, size h, const visible_block<Acc>& block) {
   const Function& function = *static_cast<const mask_function_term<Function>*>(context)->function;
   hide(block, [&](size i, size j) { return bool(function(b, h, i, j)); });
 }
+/// What a term of [batch, heads, ...], each 1, the call's own or, of the batch, repeated, says to head (b, h).
+template <typename Scalar>
+matrix_view<Scalar> term_head(const tensor_view<Scalar>& view, size b, size h) {
+  return broadcast_head(view, b % view.batch, h);
+}
 template <typename Acc>
-void run_keep_bits(const void* context, size b, size h, const score_block<Acc>& block) {
-  const tensor_view<const std::uint8_t>& bytes = static_cast<const keep_bits_term*>(context)->view;
-  hide(block, [&](size i, size j) {
-    const std::uint8_t byte = bytes(bytes.batch == 1 ? 0 : b, bytes.heads == 1 ? 0 : h, bytes.rows == 1 ? 0 : i, j / 8);
-    return (byte >> (j % 8) & 1) != 0;
-  });
+void run_keep_bits(const void* context, size b, size h, const visible_block<Acc>& block) {
+  const matrix_view<const std::uint8_t> bytes = term_head(static_cast<const keep_bits_term*>(context)->view, b, h);
+  hide(block, [&](size i, size j) { return (bytes(i, j / 8) >> (j % 8) & 1) != 0; });
+}
+template <typename Acc>
+void run_keep_bytes(const void* context, size b, size h, const visible_block<Acc>& block) {
+  const matrix_view<const std::uint8_t> bytes = term_head(static_cast<const keep_bytes_term*>(context)->view, b, h);
+  hide(block, [&](size i, size j) { return bytes(i, j) != 0; });
 }
 
 /// All terms of one call, typed for its accumulator.
 template <typename Acc>
 struct terms {
-  std::optional<tensor_view<const bool>> keep;
+  std::optional<keep_term> keep;
+  std::optional<keep_bytes_term> keep_bytes;
   std::optional<keep_bits_term> keep_bits;
-  std::optional<tensor_view<const Acc>> bias;
+  std::optional<bias_term<Acc>> bias;
   std::optional<head_term<Acc, alibi_tag>> alibi;
   std::optional<head_term<Acc, sinks_tag>> sinks;
   std::optional<head_term<Acc, logit_scales_tag>> logit_scales;
@@ -99,14 +114,18 @@ struct terms {
   const block_mask* function_blocks = nullptr;  // of its mask function
   dropout_term dropout;
   // What runs the terms that work on whole blocks. Of a term that no call gives, nothing is compiled.
-  block_hook<Acc> score_function, mask_function, bits_mask, weight_dropout;
+  pair_hook<Acc> score_function, mask_function, bits_mask, bytes_mask, weight_dropout;
 
-  void add(const keep_term& term) { keep = term.view; }
+  void add(const keep_term& term) { keep = term; }
+  void add(const keep_bytes_term& term) {
+    keep_bytes = term;
+    bytes_mask = {&run_keep_bytes<Acc>, &term};
+  }
   void add(const keep_bits_term& term) {
     keep_bits = term;
     bits_mask = {&run_keep_bits<Acc>, &term};
   }
-  void add(const bias_term<Acc>& term) { bias = term.view; }
+  void add(const bias_term<Acc>& term) { bias = term; }
   void add(const head_term<Acc, alibi_tag>& term) { alibi = term; }
   void add(const head_term<Acc, sinks_tag>& term) { sinks = term; }
   void add(const head_term<Acc, logit_scales_tag>& term) { logit_scales = term; }
@@ -141,7 +160,11 @@ struct terms {
   const block_mask* sparse() const { return function_blocks ? function_blocks : blocks; }
 };
 
-// Two functions for one purpose have two types, but say one thing.
+// Two functions for one purpose have two types, but say one thing; so do two masks.
+template <>
+struct purpose_of<keep_bytes_term> {
+  using type = keep_term;
+};
 template <typename Function>
 struct purpose_of<score_function_term<Function>> {
   using type = score_function_term<void>;
@@ -158,13 +181,47 @@ head_term<typename Vector::Scalar, Tag> make_head_term(const Vector& values) {
 }
 }  // namespace detail
 
-/// A boolean mask, true = attend. Its sizes [batch, heads, n_q, n_kv] are each 1 (the same for all) or the call's own.
-inline detail::keep_term keep(const tensor_view<const bool>& mask) { return {mask}; }
+/// A tensor whose batch entries serve a larger batch in turn.
+template <typename Scalar>
+struct repeated_view {
+  tensor_view<Scalar> view;
+  index times;
+};
 
-/// A boolean mask n_q x n_kv (or 1 x n_kv, n_q x 1) for every batch entry and head, true = attend.
+/// For keep and bias: entry b of a call of times * values.batch entries takes entry b % values.batch. With windows as the batch,
+/// window w of image n being entry n * num_windows + w, repeated(values, num_images) is one mask or bias a window, the same for every
+/// image (Liu et al. 2021).
+template <typename Scalar>
+repeated_view<const Scalar> repeated(const tensor_view<Scalar>& values, index times) {
+  return {values, times};
+}
+
+/// A boolean mask, true = attend: bools, or bytes (std::uint8_t, char) of which those that are not 0 are true. Its sizes [batch,
+/// heads, n_q, n_kv] are each 1 (the same for all) or the call's own. Bools are the faster.
+template <typename Scalar>
+auto keep(const tensor_view<Scalar>& mask) {
+  using Element = std::remove_const_t<Scalar>;
+  static_assert(std::is_integral<Element>::value && sizeof(Element) == 1,
+                "keep takes bools, or bytes that are not 0 where a query attends; a float mask is a bias");
+  if constexpr (std::is_same<Element, bool>::value) {
+    return detail::keep_term{mask};
+  } else {  // a bool that is neither 0 nor 1 may not be looked at
+    return detail::keep_bytes_term{{reinterpret_cast<const std::uint8_t*>(mask.data), mask.batch, mask.heads, mask.rows, mask.cols,
+                                    mask.batch_stride, mask.head_stride, mask.row_stride, mask.col_stride}};
+  }
+}
+
+/// The same mask for one part of the batch after the other.
+template <typename Scalar>
+auto keep(const repeated_view<Scalar>& mask) {
+  auto term = keep(mask.view);
+  term.times = mask.times;
+  return term;
+}
+
+/// A boolean mask n_q x n_kv (or 1 x n_kv, n_q x 1) for every batch entry and head, true (or a byte that is not 0) = attend.
 template <typename Derived>
-detail::keep_term keep(const Eigen::DenseBase<Derived>& mask) {
-  static_assert(std::is_same<typename Derived::Scalar, bool>::value, "keep takes a matrix of bool; a float mask is a bias");
+auto keep(const Eigen::DenseBase<Derived>& mask) {
   return keep(view(mask));
 }
 
@@ -177,6 +234,12 @@ inline detail::keep_bits_term keep_bits(const tensor_view<const std::uint8_t>& b
 template <typename Scalar>
 detail::bias_term<std::remove_const_t<Scalar>> bias(const tensor_view<Scalar>& values) {
   return {values};
+}
+
+/// The same bias for one part of the batch after the other.
+template <typename Scalar>
+detail::bias_term<std::remove_const_t<Scalar>> bias(const repeated_view<Scalar>& values) {
+  return {values.view, values.times};
 }
 
 /// A bias n_q x n_kv (or 1 x n_kv, n_q x 1) for every batch entry and head.
@@ -204,7 +267,7 @@ detail::head_term<typename Vector::Scalar, detail::logit_scales_tag> logit_scale
 }
 
 /// The number of valid keys of each batch entry, 0 to n_kv; what lies behind them is never read. Bottom-right alignment counts from
-/// them.
+/// them. A list of integers of 32 or 64 bits.
 inline detail::key_lengths_term key_lengths(const index_list& lengths) { return {lengths}; }
 
 /// A block-sparse mask; hidden blocks cost nothing. The mask must outlive the call. Beside a mask function, which may be another than
@@ -214,17 +277,20 @@ inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
 // In the functions below b is the batch entry (the sequence, in a ragged batch), h the query head, i the query and j the key. i and j
 // count rows within the call (within the sequence, in a ragged batch). In a call on a cache they count tokens of the sequence from its
 // first, those that a rolling cache has dropped included, so that a prompt in chunks gives what one call gives; see
-// cached_attention_into.
+// cached_attention_into. Only pairs that causal, window and lengths leave visible reach them: i - j may index a table of the window.
+// A function may throw: once all threads have come back the call throws the first exception. Inputs and caches are then as they were,
+// outputs hold anything, and the workspace can be used again. Threads call the functions at the same time.
 
 /// The user's own score: function(score, b, h, i, j) -> score is applied after scale, softcap, bias and ALiBi (FlexAttention's
-/// score_mod). A score of -infinity masks the pair. It must depend on its arguments alone, and outlive the call.
+/// score_mod). A score of -infinity masks the pair. It must depend on its arguments alone, and outlive the call. It may also be called
+/// for pairs that other masks than causal, window and lengths hide.
 template <typename Function>
 detail::score_function_term<Function> score_function(const Function& function) {
   return {&function};
 }
 
 /// The user's own mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's mask_mod). It must depend on its
-/// arguments alone, and outlive the call. It is asked for every pair of the tiles that other masks leave.
+/// arguments alone, and outlive the call. It may also be called for pairs that keep, keep_bits, bias or blocks hide.
 template <typename Function>
 detail::mask_function_term<Function> mask_function(const Function& function) {
   return {&function, nullptr};

@@ -39,8 +39,33 @@ struct accumulator<Eigen::bfloat16> {
 };
 }  // namespace detail
 
+namespace detail {
+/// Whether softmax means something in a scalar: not in whole or complex numbers.
+template <typename Scalar>
+constexpr bool is_real = !Eigen::NumTraits<Scalar>::IsInteger && !Eigen::NumTraits<Scalar>::IsComplex;
+template <>
+inline constexpr bool is_real<void> = true;  // no scalar: another sentence says so
+}  // namespace detail
+
 /// The type that scores, softmax and sums have: float for half and bfloat16, Scalar itself for every other type.
 template <typename Scalar>
 using accumulator_t = typename detail::accumulator<Scalar>::type;
+
+namespace detail {
+/// Holds the scalars of what a call reads against that of its output.
+template <typename Scalar, typename... Read>
+struct scalars_fit : std::true_type {
+  static_assert(!std::is_const<Scalar>::value, "an output must not be const");
+  static_assert((std::is_same<std::remove_const_t<Scalar>, std::remove_const_t<Read>>::value && ...),
+                "query, key, value and out must have one scalar type: cast the others to it");
+  static_assert(is_real<std::remove_const_t<Scalar>>,
+                "query, key and value must hold real numbers with fractions: cast whole numbers, split complex ones");
+};
+template <typename Scalar, typename Lse>
+struct lse_fits : std::true_type {
+  static_assert(std::is_same<Lse, accumulator_t<Scalar>>::value,
+                "lse must have the type of the scores: float for float, half and bfloat16; double for double");
+};
+}  // namespace detail
 
 HEED_NAMESPACE_END

@@ -93,7 +93,11 @@ class known_lse {
   using accumulator = accumulator_t<Scalar>;
   index n_q() const { return in_.query.rows; }
   index n_kv() const { return in_.key.rows; }
-  rows<accumulator> weights(index first_row, index count) const { return weights_of(problem_.head(0, 0), first_row, count, n_kv()); }
+  rows<accumulator> weights(index first_row, index count) const {
+    rows<accumulator> some = weights_of(problem_.head(0, 0), first_row, count, n_kv());
+    problem_.rethrow();
+    return some;
+  }
 
   /// Calls visit(first_row, weights) for one block of rows after the other: O(n_kv) memory.
   template <typename Visit>
@@ -134,6 +138,7 @@ auto attention_with_weights(const Query& query, const Key& key, const Value& val
                                             writable_view(result.lse), options, terms...);
   detail::forward(problem, memory);
   result.weights = detail::weights_of(problem.head(0, 0), 0, in.query.rows, in.key.rows);
+  problem.rethrow();
   return result;
 }
 
@@ -160,7 +165,7 @@ auto row_entropy(const Query& query, const Key& key, const Lse& lse, const atten
   known.for_each_block([&](index first, const rows<Acc>& weights) {
     for (index r = 0; r < weights.rows(); ++r)
       for (index j = 0; j < weights.cols(); ++j)
-        if (weights(r, j) != Acc(0)) entropy(first + r) -= weights(r, j) * log(weights(r, j));
+        if (weights(r, j) != Acc(0)) entropy(first + r) -= Acc(weights(r, j) * Acc(log(weights(r, j))));
   });
   return entropy;
 }

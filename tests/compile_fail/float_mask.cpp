@@ -1,4 +1,4 @@
-// wants: keep takes a matrix of bool; a float mask is a bias
+// wants: keep takes bools, or bytes that are not 0 where a query attends; a float mask is a bias
 #include <heed/heed.hpp>
 
 void wrong() {

@@ -148,12 +148,12 @@ void check_decays(const char* function, const tensor_view<const Acc>& log_gate) 
 }
 
 /// Checks every argument of `function` and makes the problem of them. Nothing has been written when it fails.
-template <typename Scalar, typename... Terms>
-linear_problem<Scalar> make_linear_problem(const char* function, const tensor_view<const Scalar>& query,
-                                           const tensor_view<const Scalar>& key, const tensor_view<const Scalar>& value,
-                                           const tensor_view<Scalar>& out,
+template <typename Scalar, typename Query, typename Key, typename Value, typename... Terms>
+linear_problem<Scalar> make_linear_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
+                                           const tensor_view<Value>& value, const tensor_view<Scalar>& out,
                                            const std::optional<tensor_view<const accumulator_t<Scalar>>>& beta,
                                            const linear_attention_options& options, const Terms&... given) {
+  static_assert(scalars_fit<Scalar, Query, Key, Value>::value);
   linear_problem<Scalar> p{query, key, value, out, beta, options, {}};
   add_terms(p.terms, given...);
 
@@ -205,7 +205,7 @@ Acc mapped(feature_map map, const Acc& x) {
   return x > Acc(0) ? Acc(x + Acc(1)) : Acc(exp(x));
 }
 
-/// Token after token, as the recurrence reads:
+/// Token after token, as the recurrence reads (a product becomes an Acc before it is added: see score.hpp):
 ///   S = diag(exp(g)) S;   u = v, or beta (v - S^T k) for the delta rule;   S = S + k u^T;   o = scale S^T q
 /// With a bonus the read comes first: o = scale (S^T q + (q . (bonus * k)) v). A gate of -infinity makes a row of S 0 whatever it
 /// held.
@@ -229,14 +229,14 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
     for (index h = 0; h < head.query.heads; ++h) {
       std::fill(read.begin(), read.end(), Acc(0));
       for (index d = 0; d < d_k; ++d)
-        for (index c = 0; c < cols; ++c) read[std::size_t(c)] += query(h, t, d) * state(d, c);
+        for (index c = 0; c < cols; ++c) read[std::size_t(c)] += Acc(query(h, t, d) * state(d, c));
       if (head.bonus.data) {
         Acc own_weight(0);
-        for (index d = 0; d < d_k; ++d) own_weight += query(h, t, d) * head.bonus(0, d) * key[std::size_t(d)];
-        for (index c = 0; c < cols; ++c) read[std::size_t(c)] += own_weight * update[std::size_t(c)];
+        for (index d = 0; d < d_k; ++d) own_weight += Acc(Acc(query(h, t, d) * head.bonus(0, d)) * key[std::size_t(d)]);
+        for (index c = 0; c < cols; ++c) read[std::size_t(c)] += Acc(own_weight * update[std::size_t(c)]);
       }
-      const Acc divisor = p.options.normalise ? Acc(scale * read[std::size_t(d_v)] + Acc(p.options.epsilon)) : Acc(1);
-      for (index c = 0; c < d_v; ++c) head.out(0, h, t, c) = Scalar(Acc(scale * read[std::size_t(c)] / divisor));
+      const Acc divisor = p.options.normalise ? Acc(Acc(scale * read[std::size_t(d_v)]) + Acc(p.options.epsilon)) : Acc(1);
+      for (index c = 0; c < d_v; ++c) head.out(0, h, t, c) = Scalar(Acc(Acc(scale * read[std::size_t(c)]) / divisor));
     }
   };
 
@@ -254,12 +254,12 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
     if (head.beta.data)
       for (index c = 0; c < cols; ++c) {
         Acc known(0);
-        for (index d = 0; d < d_k; ++d) known += key[std::size_t(d)] * state(d, c);
-        update[std::size_t(c)] = head.beta(t, 0) * (update[std::size_t(c)] - known);
+        for (index d = 0; d < d_k; ++d) known += Acc(key[std::size_t(d)] * state(d, c));
+        update[std::size_t(c)] = head.beta(t, 0) * Acc(update[std::size_t(c)] - known);
       }
     for (index d = 0; d < d_k; ++d)
       for (index c = 0; c < cols; ++c) {
-        const Acc sum = state(d, c) + key[std::size_t(d)] * update[std::size_t(c)];
+        const Acc sum = state(d, c) + Acc(key[std::size_t(d)] * update[std::size_t(c)]);
         state(d, c) = fades ? settled(sum) : sum;
       }
     if (!head.bonus.data) write(t);

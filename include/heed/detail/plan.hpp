@@ -169,6 +169,7 @@ void forward(const problem<Scalar, Stored>& p, workspace& memory) {
   if constexpr (has_kernels<Scalar, Stored>) {
     decode(p, memory, [&p](index b) { return is_decode(p, b); });
     forward_blocks(p, memory);
+    p.rethrow();
   } else {
     streaming(p);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <heed/detail/caught.hpp>
 #include <heed/detail/check.hpp>
 #include <heed/detail/number.hpp>
 #include <heed/detail/score.hpp>
@@ -44,23 +45,22 @@ struct problem {
   attention_options options;
   detail::terms<accumulator> terms;
 
-  // A ragged batch: sequence b has these rows of the tensors' one batch entry. Null: every batch entry is a sequence.
-  const index* query_starts = nullptr;
-  const index* key_starts = nullptr;
-  index sequences = 0;
+  // A ragged batch: sequence b has these rows of the tensors' one batch entry. Empty: every batch entry is a sequence.
+  index_list query_starts, key_starts;
 
   // A call on a cache: queries and keys are tokens of a longer sequence, of which the first `dropped` are gone (null: none).
   bool cached = false;
   const index* dropped = nullptr;
 
-  index batch() const { return query_starts ? sequences : query.batch; }
+  bool ragged() const { return query_starts.size > 0; }
+  index batch() const { return ragged() ? query_starts.size - 1 : query.batch; }
   index num_heads() const { return query.heads; }
   /// Query heads that share one key/value head.
   index group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
-  index n_q(index b) const { return query_starts ? query_starts[b + 1] - query_starts[b] : query.rows; }
+  index n_q(index b) const { return ragged() ? query_starts[b + 1] - query_starts[b] : query.rows; }
   /// Keys of sequence b that exist; those behind are never read.
   index n_kv(index b) const {
-    if (key_starts) return key_starts[b + 1] - key_starts[b];
+    if (ragged()) return key_starts[b + 1] - key_starts[b];
     return terms.key_lengths ? (*terms.key_lengths)[b] : key.rows;
   }
   double scale() const {
@@ -81,8 +81,7 @@ struct problem {
 
   head_problem<Scalar, Stored> head(index b, index h) const {
     const index h_kv = h / group();
-    const index entry = query_starts ? 0 : b, first_query = query_starts ? query_starts[b] : 0,
-                first_key = key_starts ? key_starts[b] : 0;
+    const index entry = ragged() ? 0 : b, first_query = ragged() ? query_starts[b] : 0, first_key = ragged() ? key_starts[b] : 0;
     head_problem<Scalar, Stored> one{query.head(entry, h, first_query, n_q(b)),
                                      key.head(entry, h_kv, first_key, n_kv(b)),
                                      value.head(entry, h_kv, first_key, n_kv(b)),
@@ -103,21 +102,20 @@ struct problem {
     score.b = b;
     score.h = h;
     if (terms.bias) {
-      const matrix_view<const accumulator> bias = broadcast_head(*terms.bias, b, h);
+      const matrix_view<const accumulator> bias = term_head(terms.bias->view, b, h);
       score.bias = bias.data, score.bias_row = bias.row_stride, score.bias_col = bias.col_stride;
     }
     if (terms.keep) {
-      const matrix_view<const bool> keep = broadcast_head(*terms.keep, b, h);
+      const matrix_view<const bool> keep = term_head(terms.keep->view, b, h);
       score.keep = keep.data, score.keep_row = keep.row_stride, score.keep_col = keep.col_stride;
     }
-    if (terms.alibi) {
-      score.alibi_slope = terms.alibi->values[h];
-      score.alibi_offset = n_kv(b) - n_q(b);
-    }
+    if (terms.alibi) score.alibi_slope = terms.alibi->values[h];
+    score.alibi_offset = terms.alibi ? n_kv(b) - n_q(b) : no_alibi;
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
-    score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.keep_bits;  // whole for the function, not for the bits
+    // A block is whole for the function, not for bits and bytes.
+    score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.bits_mask.run && !terms.bytes_mask.run;
     if (terms.score_function.run) score.score_hook = {&run_score_hook, this};
-    if (terms.bits_mask.run || terms.mask_function.run) score.mask_hook = {&run_mask_hook, this};
+    if (terms.bits_mask.run || terms.bytes_mask.run || terms.mask_function.run) score.mask_hook = {&run_mask_hook, this};
     if (terms.sinks && !is_negative_infinity(terms.sinks->values[h])) {
       score.has_sink = true;
       score.sink = terms.sinks->values[h];
@@ -126,23 +124,33 @@ struct problem {
     return score;
   }
 
+  /// Every path ends with this: what a function of the user has thrown reaches the caller.
+  void rethrow() const { caught.rethrow(); }
+
  private:
-  /// A block as the user's functions and dropout count it: rows of the call, or with a cache tokens of the sequence.
-  score_block<accumulator> counted(index b, score_block<accumulator> block) const {
-    if (!cached) return block;
+  mutable caught_exception caught;
+
+  /// The visible pairs of a block as the user's functions and dropout count them: rows of the call, or with a cache tokens of the
+  /// sequence.
+  visible_block<accumulator> counted(index b, const score_block<accumulator>& block) const {
+    visible_block<accumulator> visible{block, band(b)};
+    if (!cached) return visible;
     const index first_key = dropped ? dropped[b] : 0, first_query = first_key + diagonal(b);
-    block.i_begin += first_query, block.i_end += first_query;
-    block.j_begin += first_key, block.j_end += first_key;
-    return block;
+    visible.i_begin += first_query, visible.i_end += first_query;
+    visible.j_begin += first_key, visible.j_end += first_key;
+    visible.band.low -= diagonal(b), visible.band.high -= diagonal(b);
+    return visible;
   }
   static void run_score_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
-    p.terms.score_function.run(p.terms.score_function.context, b, h, p.counted(b, block));
+    p.caught.guard([&] { p.terms.score_function.run(p.terms.score_function.context, b, h, p.counted(b, block)); });
   }
   static void run_mask_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
-    if (p.terms.bits_mask.run) p.terms.bits_mask.run(p.terms.bits_mask.context, b, h, block);
-    if (p.terms.mask_function.run) p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block));
+    for (const auto& mask : {p.terms.bits_mask, p.terms.bytes_mask})
+      if (mask.run) mask.run(mask.context, b, h, {block, p.band(b)});
+    if (p.terms.mask_function.run)
+      p.caught.guard([&] { p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block)); });
   }
   static void run_weight_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
@@ -169,9 +177,12 @@ template <typename Scalar, typename Stored>
 void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   const auto& terms = p.terms;
   const index batch = p.query.batch, heads = p.query.heads, n_q = p.query.rows, n_kv = p.key.rows;
-  const auto check_mask = [&](const char* what, const auto& mask, const char* columns, index wanted) {
+  const auto check_mask = [&](const char* what, const auto& mask, index times, const char* columns, index wanted) {
     check_view(function, what, mask);
-    check_extent(function, what, "batch", mask.batch, batch);
+    if (times == 1) check_extent(function, what, "batch", mask.batch, batch);
+    if (times < 1 || batch % times != 0 || (times > 1 && mask.batch != batch / times))
+      fail_with("heed::", function, ": ", what, " has batch ", mask.batch, " repeated ", times,
+                " times, which is not the call's batch ", batch);
     check_extent(function, what, "num_heads", mask.heads, heads);
     check_extent(function, what, "n_q", mask.rows, n_q);
     check_extent(function, what, columns, mask.cols, wanted);
@@ -181,10 +192,11 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     check_equal(function, what, term->count, "query's num_heads", heads);
     if (!term->values && heads > 0) fail_view(function, what, 1, 1, 1, heads);
   };
-  if (terms.keep) check_mask("keep", *terms.keep, "n_kv", n_kv);
-  if (terms.bias) check_mask("bias", *terms.bias, "n_kv", n_kv);
+  if (terms.keep) check_mask("keep", terms.keep->view, terms.keep->times, "n_kv", n_kv);
+  if (terms.keep_bytes) check_mask("keep", terms.keep_bytes->view, terms.keep_bytes->times, "n_kv", n_kv);
+  if (terms.bias) check_mask("bias", terms.bias->view, terms.bias->times, "n_kv", n_kv);
   if (terms.keep_bits) {
-    check_mask("keep_bits", terms.keep_bits->view, "bytes", (n_kv + 7) / 8);
+    check_mask("keep_bits", terms.keep_bits->view, 1, "bytes", (n_kv + 7) / 8);
     check_equal(function, "keep_bits: n_kv", terms.keep_bits->n_kv, "the call's n_kv", n_kv);
     check_equal(function, "keep_bits: bytes a row", terms.keep_bits->view.cols, "those of n_kv bits:", (n_kv + 7) / 8);
   }
@@ -277,13 +289,15 @@ problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_v
 }
 
 /// The same for keys and values in plain tensors of the query's type.
-template <typename Scalar, typename... Terms>
-problem<Scalar> make_problem(const char* function, const tensor_view<const Scalar>& query, const tensor_view<const Scalar>& key,
-                             const tensor_view<const Scalar>& value, const tensor_view<Scalar>& out,
-                             const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, const Terms&... given) {
+template <typename Scalar, typename Query, typename Key, typename Value, typename Lse = accumulator_t<Scalar>, typename... Terms>
+problem<Scalar> make_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
+                             const tensor_view<Value>& value, const tensor_view<Scalar>& out, const tensor_view<Lse>& lse,
+                             const attention_options& options, const Terms&... given) {
+  static_assert(scalars_fit<Scalar, Query, Key, Value>::value && lse_fits<Scalar, Lse>::value);
   check_view(function, "key", key);
   check_view(function, "value", value);
-  return make_stored_problem<Scalar, Scalar>(function, query, key, value, out, lse, options, given...);
+  return make_stored_problem<Scalar, Scalar>(function, query, tensor_view<const Scalar>(key), tensor_view<const Scalar>(value), out,
+                                             lse, options, given...);
 }
 
 }  // namespace detail

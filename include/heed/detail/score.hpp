@@ -11,6 +11,13 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
+// Products and quotients become an Acc before they are added: a scalar that carries derivatives, however many, may have an expression
+// for each, and an expression of constants has no derivatives to add to those of a variable. A term that is absent does no arithmetic
+// for the same reason.
+
+/// Stands for "no slopes" as an alibi_offset: a slope of 0 may be one that is learned.
+constexpr size no_alibi = unbounded;
+
 /// Runs a hook on one pair.
 template <typename Acc>
 Acc hooked(const block_hook<Acc>& hook, const score_params<Acc>& score, Acc x, size i, size j) {
@@ -34,11 +41,13 @@ bool visible(const score_params<Acc>& score, size i, size j) {
 template <typename Acc>
 Acc score_of(const score_params<Acc>& score, const Acc& dot, size i, size j) {
   using std::tanh;
-  Acc s = dot * score.scale;
-  if (score.softcap > Acc(0)) s = score.softcap * tanh(s / score.softcap);
+  Acc s(dot * score.scale);
+  if (score.softcap > Acc(0)) s = score.softcap * Acc(tanh(Acc(s / score.softcap)));
   if (score.bias) s += score.bias[i * score.bias_row + j * score.bias_col];
-  const size distance = i + score.alibi_offset - j;
-  s -= score.alibi_slope * Acc(static_cast<double>(distance < 0 ? -distance : distance));
+  if (score.alibi_offset != no_alibi) {
+    const size distance = i + score.alibi_offset - j;
+    s -= Acc(score.alibi_slope * Acc(static_cast<double>(distance < 0 ? -distance : distance)));
+  }
   if (score.score_hook.run) s = hooked(score.score_hook, score, s, i, j);
   return s;
 }
@@ -49,7 +58,7 @@ bool masked_by_function(const score_params<Acc>& score, const Acc& s) {
   return score.score_hook.run && is_negative_infinity(s);
 }
 
-/// The weight exp(s - max) under which a value is summed, after dropout.
+/// A weight under which a value is summed, after dropout.
 template <typename Acc>
 Acc dropped(const score_params<Acc>& score, const Acc& weight, size i, size j) {
   return score.weight_hook.run ? hooked(score.weight_hook, score, weight, i, j) : weight;

@@ -2,10 +2,25 @@
 
 #include <heed/detail/params.hpp>
 
+#include <algorithm>
+
 // What functions outside the kernels do with the blocks of scores or weights that a kernel hands them.
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
+
+/// The pairs of a block that position leaves visible, i + band.low <= j <= i + band.high: nobody is asked about any other.
+template <typename Acc>
+struct visible_block : score_block<Acc> {
+  detail::band band;
+};
+
+/// Something of the call that works on the visible pairs of a block of head h of sequence b.
+template <typename Acc>
+struct pair_hook {
+  void (*run)(const void* context, size b, size h, const visible_block<Acc>& block) = nullptr;
+  const void* context = nullptr;
+};
 
 /// Makes every element x of n that lie side by side update(x, place). A kernel's scratch is nothing that `update` looks at, and the
 /// inner loop's length is known: of a simple function a compiler makes vectors, at -O2 too.
@@ -18,18 +33,24 @@ void update_line(Acc* __restrict line, size n, const Update& update) {
   for (; at < n; ++at) line[at] = update(line[at], at);
 }
 
-/// Makes every element x of a block update(x, i, j).
+/// Makes the element x of every visible pair of a block update(x, i, j).
 template <typename Acc, typename Update>
-void update_block(const score_block<Acc>& block, const Update& update) {
-  const size n_q = block.i_end - block.i_begin, n_kv = block.j_end - block.j_begin;
+void update_block(const visible_block<Acc>& block, const Update& update) {
+  const size low = block.band.low, high = block.band.high;
   if (block.query_step == 1) {
-    for (size k = 0; k < n_kv; ++k)
-      update_line(block.data + k * block.key_step, n_q,
-                  [&](const Acc& x, size q) { return update(x, block.i_begin + q, block.j_begin + k); });
+    for (size j = block.j_begin; j < block.j_end; ++j) {
+      const size first = (std::max)(block.i_begin, j - high), end = (std::min)(block.i_end, j - low + 1);
+      if (first < end)
+        update_line(block.data + (j - block.j_begin) * block.key_step + (first - block.i_begin), end - first,
+                    [&](const Acc& x, size q) { return update(x, first + q, j); });
+    }
   } else {
-    for (size q = 0; q < n_q; ++q)
-      update_line(block.data + q * block.query_step, n_kv,
-                  [&](const Acc& x, size k) { return update(x, block.i_begin + q, block.j_begin + k); });
+    for (size i = block.i_begin; i < block.i_end; ++i) {
+      const size first = (std::max)(block.j_begin, i + low), end = (std::min)(block.j_end, i + high + 1);
+      if (first < end)
+        update_line(block.data + (i - block.i_begin) * block.query_step + (first - block.j_begin), end - first,
+                    [&](const Acc& x, size k) { return update(x, i, first + k); });
+    }
   }
 }
 

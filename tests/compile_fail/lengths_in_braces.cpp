@@ -1,0 +1,7 @@
+// wants: a list of indices in braces may end before it is looked at: make it a std::vector, std::array or Eigen vector
+#include <heed/heed.hpp>
+
+void wrong() {
+  const Eigen::MatrixXf x = Eigen::MatrixXf::Ones(2, 4);
+  heed::attention(x, x, x, {}, heed::key_lengths({2}));
+}

@@ -1,0 +1,8 @@
+// wants: keep takes bools, or bytes that are not 0 where a query attends; a float mask is a bias
+#include <heed/heed.hpp>
+
+void wrong() {
+  const Eigen::MatrixXf x = Eigen::MatrixXf::Ones(2, 4);
+  const Eigen::MatrixXi mask = Eigen::MatrixXi::Ones(2, 2);
+  heed::attention(x, x, x, {}, heed::keep(heed::view(mask)));
+}
