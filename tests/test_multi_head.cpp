@@ -239,3 +239,20 @@ TEST_CASE("multi_head_attention refuses columns and rows that are no multiple") 
   testing::check_refused([&] { heed::multi_head_attention(query, key, value, 4, 2, {}, 0); }, {name, "batch", "0"});
   testing::check_refused([&] { heed::multi_head_attention(query, key, value.topRows(5), 4, 2); }, {name, "value: kv_length 5", "6"});
 }
+
+TEST_CASE("sizes whose scratch no index can count are refused, before anything is written") {
+  // Only strides of 0 make such views possible.
+  float number = 1;
+  for (const int shift : {61, 57, 50}) {
+    const heed::index d = heed::index{1} << shift;
+    const tensor_view<const float> wide{&number, 1, 1, 2, d, 0, 0, 0, 0}, narrow{&number, 1, 1, 2, 3, 0, 0, 0, 0};
+    float out = -7;
+    const tensor_view<float> one{&out, 1, 1, 2, 3, 0, 0, 0, 0}, many{&out, 1, 1, 2, d, 0, 0, 0, 0};
+    heed::workspace memory;
+    testing::check_refused([&] { heed::multi_head_attention_into(wide, wide, narrow, one, {}, {}, memory); },
+                           {"heed::multi_head_attention_into: scratch for query's head_dim, in bytes: " + std::to_string(d)});
+    testing::check_refused([&] { heed::multi_head_attention_into(narrow, narrow, wide, many, {}, {}, memory); },
+                           {"heed::multi_head_attention_into: scratch for value's head_dim, in bytes: " + std::to_string(d)});
+    CHECK(out == -7);
+  }
+}

@@ -5,6 +5,7 @@
 #include <heed/detail/number.hpp>
 #include <heed/detail/score.hpp>
 #include <heed/detail/stored.hpp>
+#include <heed/executor.hpp>
 #include <heed/options.hpp>
 #include <heed/tensor.hpp>
 #include <heed/terms.hpp>
@@ -239,6 +240,17 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     fail_with("heed::", function, ": dropout: probability must be in [0, 1), but is ", terms.dropout.probability);
 }
 
+/// Views with strides of 0 can be of any size: the bytes that a plan sets aside must be a number. (For rows that are in memory they are,
+/// by far.)
+template <typename Scalar, typename Stored>
+void check_scratch(const char* function, const problem<Scalar, Stored>& p) {
+  constexpr index a_head_dim = index{1} << 16, a_result = index{1} << 9;  // bytes at most, of a worker and of a part of a row
+  const index workers = workers_of(p.options);
+  product(function, "scratch for query's head_dim, in bytes", {p.query.cols, a_head_dim, workers});
+  product(function, "scratch for value's head_dim, in bytes", {p.value.cols, a_head_dim, workers});
+  product(function, "scratch for parts of rows, in bytes", {p.query.batch, p.query.heads, p.query.rows, p.value.cols + 2, a_result});
+}
+
 /// Checks all that scores come from, and lse, and makes a problem of them that has no out yet.
 template <typename Scalar, typename Stored, typename... Terms>
 problem<Scalar, Stored> make_score_problem(const char* function, const tensor_view<const Scalar>& query,
@@ -265,6 +277,7 @@ problem<Scalar, Stored> make_score_problem(const char* function, const tensor_vi
   }
   check_options<accumulator_t<Scalar>>(function, options);
   check_terms(function, p);
+  check_scratch(function, p);
   return p;
 }
 
