@@ -315,3 +315,20 @@ TEST_CASE("sizes whose product no index can hold are refused, with the sizes") {
   testing::check_refused([] { heed::kv_cache_bytes(2, 2, 4, most, 2); }, {"heed::kv_cache_bytes:", huge});
   testing::check_refused([] { heed::kv_cache_bytes(2, 2, -4, 8, 2); }, {"heed::kv_cache_bytes:", "head_dim -4"});
 }
+
+TEST_CASE("a rolling cache whose capacity is just past its window does not move the window at each token") {
+  constexpr heed::index window = 32;
+  heed::kv_cache<double> cache(1, 1, 1, 1, window + 1, window);
+  heed::index moves = 0, first = 0;
+  for (heed::index t = 0; t < 20 * window; ++t) {
+    const double token = double(t);
+    const heed::tensor_view<const double> view = heed::bhnd(&token, 1, 1, 1, 1);
+    cache.append(view, view);
+    const heed::index now = cache.keys().first_rows[0];
+    moves += now < first;
+    first = now;
+    CHECK(cache.keys().elements(0, 0, now + cache.length(0) - 1, 0) == token);
+  }
+  CHECK(moves <= 20);
+  CHECK(cache.capacity() <= 2 * (window + 1));
+}
