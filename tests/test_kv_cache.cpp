@@ -3,7 +3,9 @@
 #include <heed/paged_kv_cache.hpp>
 #include <heed/position.hpp>
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "support/refusal.hpp"
@@ -314,4 +316,43 @@ TEST_CASE("sizes whose product no index can hold are refused, with the sizes") {
   CHECK(heed::kv_cache_bytes(1, 0, 4, most, 2) == 0);
   testing::check_refused([] { heed::kv_cache_bytes(2, 2, 4, most, 2); }, {"heed::kv_cache_bytes:", huge});
   testing::check_refused([] { heed::kv_cache_bytes(2, 2, -4, 8, 2); }, {"heed::kv_cache_bytes:", "head_dim -4"});
+}
+
+TEST_CASE("int8 rows of any magnitude that floats have read back within half a scale") {
+  // The scale is max / 127, at most one subnormal more; beyond half of it come the roundings of the quotient, of the scale and of the
+  // product that reads back, each at most 128 times eps / 2 of the scale where that is normal.
+  constexpr float tiny = std::numeric_limits<float>::denorm_min();
+  for (const float magnitude : {std::numeric_limits<float>::max(), 3e38f, 1e30f, 1.0f, 1e-30f, 4e-37f, 3e-37f, 1e-37f, 1e-38f, 1e-40f,
+                                1e-43f, 1e-44f, 178 * tiny, 127 * tiny, 64 * tiny, 63 * tiny, tiny, 0.0f}) {
+    CAPTURE(magnitude);
+    const float row[] = {magnitude, -magnitude, magnitude / 2, magnitude / 3, 0};
+    heed::kv_cache<std::int8_t> cache(1, 1, 5, 5);
+    const heed::tensor_view<const float> view = heed::bhnd(row, 1, 1, 1, 5);
+    cache.append(view, view);
+    const auto keys = cache.keys();
+    const float scale = keys.scales(0, 0, 0, 0);
+    const double allowed = double(scale) * (0.5 + 3 * 128 * 6e-8);
+    CHECK(double(scale) <= (double(magnitude) / 127 + double(tiny)) * (1 + 6e-8));
+    for (heed::index c = 0; c < 5; ++c) {
+      const float read = scale * float(keys.elements(0, 0, 0, c));
+      CHECK(std::abs(double(read) - double(row[c])) <= allowed);
+    }
+  }
+}
+
+TEST_CASE("a rolling cache whose capacity is just past its window does not move the window at each token") {
+  constexpr heed::index window = 32;
+  heed::kv_cache<double> cache(1, 1, 1, 1, window + 1, window);
+  heed::index moves = 0, first = 0;
+  for (heed::index t = 0; t < 20 * window; ++t) {
+    const double token = double(t);
+    const heed::tensor_view<const double> view = heed::bhnd(&token, 1, 1, 1, 1);
+    cache.append(view, view);
+    const heed::index now = cache.keys().first_rows[0];
+    moves += t > window && now <= first;  // each token drops one by then
+    first = now;
+    CHECK(cache.keys().elements(0, 0, now + cache.length(0) - 1, 0) == token);
+  }
+  CHECK(moves <= 20);
+  CHECK(cache.capacity() <= 2 * (window + 1));
 }

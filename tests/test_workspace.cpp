@@ -3,6 +3,10 @@
 
 #include <cstdint>
 #include <exception>
+#include <new>
+#include <stdexcept>
+#include <utility>
+#include <vector>
 
 /// Thrown where Eigen finds a condition broken; it allocates nothing itself.
 struct broken_condition : std::exception {
@@ -17,6 +21,7 @@ struct broken_condition : std::exception {
   if (!(condition)) throw broken_condition(#condition)
 
 #include <heed/multi_head.hpp>
+#include <heed/paged_kv_cache.hpp>
 #include <heed/workspace.hpp>
 
 #include "support/allocations.hpp"
@@ -105,4 +110,86 @@ TEST_CASE("a workspace gives aligned memory and grows to the largest need") {
 TEST_CASE("a workspace has no room below 0") {
   heed::workspace memory;
   testing::check_refused([&] { memory.reserve(-1); }, {"heed::workspace::reserve: bytes", "-1"});
+}
+
+namespace {
+/// Calls `change` on a copy of `object` with the k-th allocation failing, for every k until none does. After each failure `same` must
+/// hold of the copy, and the change must go through when it is tried again. Returns how many allocations failed.
+template <typename Object, typename Change, typename Same>
+long fail_each_allocation(const Object& object, const Change& change, const Same& same) {
+  for (long k = 0;; ++k) {
+    Object copy = object;
+    testing::allocations_until_failure = k;
+    bool failed = false;
+    try {
+      change(copy);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    testing::allocations_until_failure = -1;
+    if (!failed) return k;
+    same(copy);
+    change(copy);
+  }
+}
+}  // namespace
+
+TEST_CASE("a workspace that could not grow, or was moved from, can be used again") {
+  heed::workspace memory;
+  memory.reserve(100);
+  testing::allocations_until_failure = 0;
+  bool failed = false;
+  try {
+    memory.reserve(1000);
+  } catch (const std::bad_alloc&) {
+    failed = true;
+  }
+  testing::allocations_until_failure = -1;
+  CHECK(failed);
+  CHECK(memory.capacity() == 0);
+  memory.reserve(10);
+  CHECK(memory.capacity() == 10);
+  const heed::workspace taken = std::move(memory);
+  CHECK(taken.capacity() == 10);
+  CHECK(memory.capacity() == 0);  // NOLINT: moved from on purpose
+  memory.reserve(5);
+  CHECK(memory.capacity() == 5);
+}
+
+TEST_CASE("a cache that could not grow is as it was") {
+  const std::vector<float> numbers(64, 1.0f);
+  const heed::tensor_view<const float> both = heed::bhnd(numbers.data(), 2, 1, 4, 2), one = heed::bhnd(numbers.data(), 1, 1, 4, 2);
+  heed::kv_cache<std::int8_t> cache(2, 1, 2, 2, 4);
+  cache.append(1, one, one);
+  const auto same = [](const heed::kv_cache<std::int8_t>& c) {
+    CHECK(c.capacity() == 4);
+    CHECK(c.length(0) == 0);
+    CHECK(c.length(1) == 4);
+    CHECK(c.bytes() == 2 * 2 * 4 * (2 + 4));
+  };
+  CHECK(fail_each_allocation(cache, [&](auto& c) { c.append(both, both); }, same) == 4);
+  CHECK(fail_each_allocation(cache, [&](auto& c) { c.reserve(9); }, same) == 4);
+}
+
+TEST_CASE("a paged cache that could not grow its lists is as it was") {
+  const std::vector<float> numbers(64, 1.0f);
+  const heed::tensor_view<const float> three = heed::bhnd(numbers.data(), 1, 1, 3, 2), twelve = heed::bhnd(numbers.data(), 1, 1, 12, 2);
+  heed::paged_kv_cache<float> cache(16, 2, 1, 2, 2);
+  const heed::index s = cache.add_sequence();
+  cache.append(s, three, three);
+  cache.fork(s);
+  const auto same = [&](const heed::paged_kv_cache<float>& c) {
+    CHECK(c.free_pages() == 14);
+    CHECK(c.length(s) == 3);
+    bool third = true;
+    try {
+      c.length(2);
+    } catch (const std::invalid_argument&) {
+      third = false;
+    }
+    CHECK(!third);
+  };
+  CHECK(fail_each_allocation(cache, [&](auto& c) { c.append(s, twelve, twelve); }, same) > 0);
+  CHECK(fail_each_allocation(cache, [&](auto& c) { c.fork(s); }, same) > 0);
+  CHECK(fail_each_allocation(cache, [&](auto& c) { c.truncate(s, 0); }, same) > 0);
 }

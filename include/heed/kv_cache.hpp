@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 HEED_NAMESPACE_BEGIN
@@ -49,7 +50,8 @@ void check_tokens(const char* function, const tensor_view<Key>& key, const tenso
 /// Stored is float, double, Eigen::bfloat16, Eigen::half, or std::int8_t with one float scale a row (scale = max |row| / 127; a row
 /// with an infinity or NaN in it is NaN throughout). With a window the cache keeps only what a later query may look back to: the
 /// `window` tokens before the newest append. Sequences may have different lengths. Grows by doubling; appending within the capacity
-/// allocates nothing. Invariant: sequence b holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage: in order, its
+/// allocates nothing, but that a rolling cache grows once to twice its window rather than move all of it at each token. A call that
+/// throws changes nothing. Invariant: sequence b holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage: in order, its
 /// tokens from dropped_[b] on.
 template <typename Stored>
 class kv_cache {
@@ -101,6 +103,7 @@ class kv_cache {
   void append(const tensor_view<Key>& key, const tensor_view<Value>& value) {
     detail::check_equal("kv_cache::append", "key: batch", key.batch, "the cache's batch", batch());
     check_tokens(key, value);
+    make_room(0, batch(), key.rows);
     for (index b = 0; b < batch(); ++b) append_entry(b, b, key, value);
   }
 
@@ -110,6 +113,7 @@ class kv_cache {
     check_sequence("append", b);
     detail::check_equal("kv_cache::append", "key: batch", key.batch, "one sequence:", index{1});
     check_tokens(key, value);
+    make_room(b, b + 1, key.rows);
     append_entry(b, 0, key, value);
   }
 
@@ -149,16 +153,18 @@ class kv_cache {
     index bytes() const { return static_cast<index>(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
     tensor_view<Stored> rows(index capacity) { return bhnd(elements.data(), batch, heads, capacity, dim); }
 
-    void grow(index from, index to) {
-      move_rows(elements, from, to, dim);
-      if (detail::is_quantised<Stored>) move_rows(scales, from, to, 1);
+    storage grown(index from, index to) const {
+      storage larger(batch, heads, dim);
+      larger.elements = grown_rows(elements, from, to, dim);
+      if (detail::is_quantised<Stored>) larger.scales = grown_rows(scales, from, to, 1);
+      return larger;
     }
     template <typename Element>
-    void move_rows(std::vector<Element>& rows, index from, index to, index row) {
+    std::vector<Element> grown_rows(const std::vector<Element>& rows, index from, index to, index row) const {
       std::vector<Element> grown(static_cast<std::size_t>(batch * heads * to * row));
       for (index head = 0; head < batch * heads; ++head)
         std::copy(rows.data() + head * from * row, rows.data() + (head + 1) * from * row, grown.data() + head * to * row);
-      rows.swap(grown);
+      return grown;
     }
     detail::stored_tensor<Stored> view(const kv_cache& cache) const {
       const index capacity = cache.capacity_;
@@ -179,9 +185,23 @@ class kv_cache {
   void grow(const char* function, index capacity) {
     if (capacity <= capacity_) return;
     for (const storage* part : {&key_, &value_}) detail::check_storage(function, {part->batch, part->heads, capacity, part->dim});
-    key_.grow(capacity_, capacity);
-    value_.grow(capacity_, capacity);
+    storage key = key_.grown(capacity_, capacity), value = value_.grown(capacity_, capacity);
+    key_ = std::move(key);
+    value_ = std::move(value);
     capacity_ = capacity;
+  }
+  /// Tokens of sequence s that the next append keeps: no later query looks further back.
+  index kept(std::size_t s) const { return window_ >= 0 ? (std::min)(lengths_[s], window_) : lengths_[s]; }
+  /// All that an append of n tokens to sequences [begin, end) has to allocate, before it changes anything.
+  void make_room(index begin, index end, index n) {
+    index capacity = 0;
+    for (index b = begin; b < end; ++b) {
+      const std::size_t s = static_cast<std::size_t>(b);
+      if (first_[s] + lengths_[s] + n <= capacity_) continue;
+      const index needed = kept(s) + n;
+      capacity = (std::max)(capacity, needed > capacity_ ? (std::max)(needed, 2 * capacity_) : 2 * kept(s));
+    }
+    grow("kv_cache::append", capacity);
   }
   void check_sequence(const char* function, index b) const {
     if (b < 0 || b >= batch())
@@ -195,16 +215,11 @@ class kv_cache {
   template <typename Key, typename Value>
   void append_entry(index b, index entry, const tensor_view<Key>& key, const tensor_view<Value>& value) {
     const std::size_t s = static_cast<std::size_t>(b);
-    if (window_ >= 0 && lengths_[s] > window_) {  // no later query looks further back
-      first_[s] += lengths_[s] - window_;
-      dropped_[s] += lengths_[s] - window_;
-      lengths_[s] = window_;
-    }
-    const index n = key.rows, needed = lengths_[s] + n;
-    if (first_[s] + needed > capacity_) {
-      if (first_[s] > 0) to_front(s);
-      if (needed > capacity_) grow("kv_cache::append", (std::max)(needed, 2 * capacity_));
-    }
+    const index past = lengths_[s] - kept(s), needed = kept(s) + key.rows;
+    first_[s] += past;
+    dropped_[s] += past;
+    lengths_[s] -= past;
+    if (first_[s] + needed > capacity_) to_front(s);
     store(key_, b, entry, first_[s] + lengths_[s], key);
     store(value_, b, entry, first_[s] + lengths_[s], value);
     lengths_[s] = needed;

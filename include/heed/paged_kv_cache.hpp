@@ -3,13 +3,15 @@
 #include <heed/kv_cache.hpp>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 HEED_NAMESPACE_BEGIN
 
 /// A cache in pages: sequences come and go, each holds a table of pages from one pool, and sequences that begin alike share the pages
 /// of their common prefix (Kwon et al. 2023). Stored is as for kv_cache. Invariant: a page belongs to as many sequences as its count
-/// says; a page that more than one holds is never written.
+/// says; a page that more than one holds is never written. A call that throws
+/// changes nothing.
 template <typename Stored>
 class paged_kv_cache {
  public:
@@ -45,8 +47,9 @@ class paged_kv_cache {
   /// A new sequence with the same content: the pages are shared until one of the two writes into the last of them.
   index fork(index s) {
     check_sequence("fork", s);
+    std::vector<index> pages = at(s).pages;  // may throw, and so may add_sequence: nothing has changed by then
     const index copy = add_sequence();
-    at(copy) = at(s);
+    at(copy) = sequence{true, at(s).length, std::move(pages)};
     for (const index page : at(copy).pages) ++holders(page);
     return copy;
   }
@@ -77,6 +80,8 @@ class paged_kv_cache {
     if (more > free_pages())
       detail::fail_with("heed::", name, ": ", key.rows, " tokens need ", more, " pages, but only ", free_pages(), " are free");
 
+    const std::size_t pages = seq.pages.size() + static_cast<std::size_t>(more - (copies_last ? 1 : 0));
+    if (pages > seq.pages.capacity()) seq.pages.reserve((std::max)(pages, 2 * seq.pages.capacity()));
     if (copies_last) {
       const index shared = seq.pages.back(), own = take_page();
       key_.copy_page(shared, own);
@@ -99,6 +104,7 @@ class paged_kv_cache {
     if (length < 0 || length > seq.length)
       detail::fail_with("heed::paged_kv_cache::truncate: length ", length, " is not in [0, ", seq.length, "], what sequence ", s,
                         " holds");
+    free_.reserve(holders_.size());  // a copy of a cache has not reserved it
     seq.length = length;
     while (static_cast<index>(seq.pages.size()) * page_rows_ >= length + page_rows_) {
       const index page = seq.pages.back();

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 HEED_NAMESPACE_BEGIN
 
@@ -13,11 +14,21 @@ HEED_NAMESPACE_BEGIN
 /// workspace which has grown enough allocates nothing. One workspace serves one call at a time.
 class workspace {
  public:
-  /// At least `bytes` bytes, aligned to 64; what was there before is lost.
+  workspace() = default;
+  workspace(workspace&& other) noexcept : memory_(std::move(other.memory_)), capacity_(std::exchange(other.capacity_, 0)) {}
+  workspace& operator=(workspace&& other) noexcept {
+    memory_ = std::move(other.memory_);
+    capacity_ = memory_ ? std::exchange(other.capacity_, 0) : 0;
+    return *this;
+  }
+
+  /// At least `bytes` bytes, aligned to 64; what was there before is lost. Where memory runs out the workspace is empty, and
+  /// can be used again.
   void* reserve(index bytes) {
     if (bytes < 0) detail::fail_with("heed::workspace::reserve: bytes must not be negative, but are ", bytes);
     if (bytes > capacity_) {
-      memory_.reset();
+      memory_.reset();  // before the new memory is taken: the two need not fit side by side
+      capacity_ = 0;
       memory_.reset(new unsigned char[static_cast<std::size_t>(bytes) + alignment]);
       capacity_ = bytes;
     }

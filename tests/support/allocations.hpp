@@ -1,6 +1,6 @@
 #pragma once
 
-// Counts every operator new of the program. To be included by one file of a program, since it replaces the operators.
+// Counts every operator new of the program, and makes one fail on demand. To be included by one file of a program, since it replaces the operators.
 
 #include <atomic>
 #include <cstddef>
@@ -10,9 +10,12 @@
 namespace testing {
 
 inline std::atomic<long> allocations{0};
+/// The next allocation but this many fails, once; negative for none.
+inline std::atomic<long> allocations_until_failure{-1};
 
 inline void* count_allocation(std::size_t size, std::size_t alignment) noexcept {
   ++allocations;
+  if (allocations_until_failure >= 0 && allocations_until_failure-- == 0) return nullptr;
   return std::aligned_alloc(alignment, (size / alignment + 1) * alignment);
 }
 inline void* must_have(void* memory) {

@@ -274,6 +274,8 @@ problem<Scalar, Stored> make_score_problem(const char* function, const tensor_vi
     check_equal(function, "lse: num_heads", lse.heads, "query's num_heads", query.heads);
     check_equal(function, "lse: n_q", lse.rows, "query's n_q", query.rows);
     check_equal(function, "lse: columns", lse.cols, "one number a row:", index{1});
+    check_apart(function, "lse", lse, "query", query);
+    check_apart(function, "lse", lse, "key", key.elements);
   }
   check_options<accumulator_t<Scalar>>(function, options);
   check_terms(function, p);
@@ -297,6 +299,7 @@ problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_v
   check_apart(function, "out", out, "key", key.elements);
   check_apart(function, "out", out, "value", value.elements);
   check_apart(function, "lse", lse, "out", out);
+  check_apart(function, "lse", lse, "value", value.elements);
   p.out = out;
   return p;
 }
