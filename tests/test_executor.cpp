@@ -3,7 +3,11 @@
 #include <heed/projection.hpp>
 
 #include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
+#include <thread>
 #include <unsupported/Eigen/CXX11/ThreadPool>
 
 #include "support/example.hpp"
@@ -108,5 +112,54 @@ TEST_CASE("an executor without workers leaves the work to the caller") {
     CHECK(heed::attention(e.query, e.key, e.value, options) == heed::attention(e.query, e.key, e.value));
     CHECK(heed::project(e.query, e.key.transpose(), options) == heed::project(e.query, e.key.transpose()));
     CHECK(none.seen == 0);
+  }
+}
+
+TEST_CASE("a call from within a task of the pool that it is lent does not wait for the pool") {
+  const heed::index n = 150, heads = 6, d = 16;
+  const heed::rows<float> x = testing::random_rows<float>(heads * n, d, 1);
+  const auto view = heed::bhnd(x.data(), heed::index(1), heads, n, d);
+  heed::workspace memory_of_want;
+  heed::rows<float> want(heads * n, d);
+  heed::multi_head_attention_into(view, view, view, heed::bhnd(want.data(), heed::index(1), heads, n, d), {}, {}, memory_of_want);
+  for (const int threads : {1, 2}) {
+    Eigen::ThreadPool pool(threads);
+    heed::pool_executor<Eigen::ThreadPool> lent(pool);
+    // As many calls as threads and more: each thread is in a call of its own, and no thread is left to help.
+    const int calls = threads + 2;
+    std::vector<heed::rows<float>> got(std::size_t(calls), heed::rows<float>(heads * n, d));
+    std::atomic<int> finished{0};
+    for (int c = 0; c < calls; ++c)
+      pool.Schedule([&, c] {
+        heed::attention_options options;
+        options.executor = &lent;
+        heed::workspace memory;
+        heed::multi_head_attention_into(view, view, view, heed::bhnd(got[std::size_t(c)].data(), heed::index(1), heads, n, d), {}, options,
+                                        memory);
+        ++finished;
+      });
+    const auto begin = std::chrono::steady_clock::now();
+    while (finished < calls && std::chrono::steady_clock::now() - begin < std::chrono::seconds(60))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (finished < calls) {  // nothing can be cleaned up: the pool's destructor would wait for ever
+      std::fprintf(stderr, "a pool of %d threads: %d of %d calls came back\n", threads, int(finished), calls);
+      std::abort();
+    }
+    for (const heed::rows<float>& out : got) CHECK(out == want);
+  }
+}
+
+TEST_CASE("after_task is called once for each task, on one worker and on several") {
+  class following_executor : public counting_executor {
+   public:
+    using counting_executor::counting_executor;
+    void after_task(int worker) override { tasks += worker >= 0; }
+    int tasks = 0;
+  };
+  for (const int workers : {1, 3}) {
+    following_executor following(workers);
+    heed::detail::for_each_task(7, workers, &following, [](std::ptrdiff_t, int) {});
+    CHECK(following.tasks == 7);
+    CHECK(following.seen == (workers > 1 ? workers : 0));
   }
 }

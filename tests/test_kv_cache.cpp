@@ -356,3 +356,22 @@ TEST_CASE("a rolling cache whose capacity is just past its window does not move 
   CHECK(moves <= 20);
   CHECK(cache.capacity() <= 2 * (window + 1));
 }
+
+TEST_CASE("a cache that was moved from is empty, and can be given another") {
+  const auto tokens = testing::random_rows<float>(3, 4, 1);
+  heed::kv_cache<float> cache(1, 1, 4, 4);
+  cache.append(heed::view(tokens), heed::view(tokens));
+  const heed::kv_cache<float> moved(std::move(cache));
+  CHECK(moved.length(0) == 3);
+  CHECK(cache.batch() == 0);
+  CHECK(cache.capacity() == 0);
+  cache.reserve(500);
+  testing::check_refused([&] { cache.append(heed::view(tokens), heed::view(tokens)); }, {"key: batch 1", "0"});
+  cache = moved;
+  cache.append(heed::view(tokens), heed::view(tokens));
+  CHECK(cache.length(0) == 6);
+  heed::kv_cache<float> other(2, 1, 4, 4);
+  other = std::move(cache);
+  CHECK(other.length(0) == 6);
+  CHECK(cache.batch() == 0);
+}

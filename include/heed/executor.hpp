@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -21,8 +22,11 @@ class executor {
   virtual int workers() const = 0;
   /// Calls work(context, w) once for each w in [0, workers), on any threads, one after the other or at the same time, and returns when
   /// all have returned. The workers share out the tasks among themselves, so that one which starts late or never in parallel loses
-  /// time only.
+  /// time only. Not called where one worker is enough (one task, or workers() of 1 or less): the calling thread does the work.
   virtual void run(int workers, work_function work, void* context) = 0;
+  /// Called by each worker after each of its tasks, on its thread, also where run is not: a place for progress, or for what must not
+  /// wait until the call is over. A task is some blocks of queries, or a part of the keys; it must not throw. Does nothing by default.
+  virtual void after_task(int worker) { static_cast<void>(worker); }
 };
 
 /// Starts threads for each call and joins them: nothing to keep, some ten microseconds a thread a call.
@@ -52,30 +56,41 @@ class thread_executor : public executor {
   int workers_;
 };
 
-/// Lends a pool that has Schedule(function) and NumThreads(), such as Eigen::ThreadPool. The calling thread works too.
+/// Lends a pool that has Schedule(function) and NumThreads(), such as Eigen::ThreadPool. The calling thread works too, and may be one of
+/// the pool's: it takes what the pool has not begun, and waits only for what runs on other threads.
 template <typename Pool>
 class pool_executor : public executor {
  public:
   explicit pool_executor(Pool& pool) : pool_(pool) {}
   int workers() const override { return static_cast<int>(pool_.NumThreads()) + 1; }
   void run(int workers, work_function work, void* context) override {
-    std::mutex mutex;
-    std::condition_variable all_done;
-    std::atomic<int> running{workers - 1};
+    const auto shared = std::make_shared<claims>();  // outlives this call where the pool begins a function late
+    shared->next = 1;
     for (int w = 1; w < workers; ++w)
-      pool_.Schedule([&mutex, &all_done, &running, work, context, w] {
-        work(context, w);
-        const std::lock_guard<std::mutex> lock(mutex);  // held while notifying: the waiting frame may not end before
-        if (--running == 0) all_done.notify_one();
+      pool_.Schedule([shared, work, context, workers] {
+        const int mine = shared->next++;
+        if (mine >= workers) return;  // the calling thread has done it, and `context` may be gone
+        work(context, mine);
+        const std::lock_guard<std::mutex> lock(shared->mutex);
+        ++shared->finished;
+        shared->all_done.notify_one();
       });
     work(context, 0);
+    int others = workers - 1;
+    for (int mine; (mine = shared->next++) < workers; --others) work(context, mine);
     // The others are about to finish too, sooner than this thread would wake up again if it slept.
-    for (int turn = 0; turn < 200 && running > 0; ++turn) std::this_thread::yield();
-    std::unique_lock<std::mutex> lock(mutex);
-    all_done.wait(lock, [&running] { return running == 0; });
+    for (int turn = 0; turn < 200 && shared->finished < others; ++turn) std::this_thread::yield();
+    std::unique_lock<std::mutex> lock(shared->mutex);
+    shared->all_done.wait(lock, [&] { return shared->finished == others; });
   }
 
  private:
+  /// Who is which worker: the first to claim a number does its work.
+  struct claims {
+    std::atomic<int> next{0}, finished{0};
+    std::mutex mutex;
+    std::condition_variable all_done;
+  };
   Pool& pool_;
 };
 
@@ -115,17 +130,24 @@ template <typename Task>
 void for_each_task(std::ptrdiff_t tasks, int workers, executor* pool, const Task& task) {
   if (tasks < workers) workers = static_cast<int>(tasks);
   if (workers <= 1) {
-    for (std::ptrdiff_t t = 0; t < tasks; ++t) task(t, 0);
+    for (std::ptrdiff_t t = 0; t < tasks; ++t) {
+      task(t, 0);
+      if (pool) pool->after_task(0);
+    }
     return;
   }
   struct shared {
     const Task& task;
+    executor* pool;
     std::ptrdiff_t tasks;
     std::atomic<std::ptrdiff_t> next{0};
-  } context{task, tasks};
+  } context{task, pool, tasks};
   const heed::executor::work_function work = [](void* pointer, int worker) {
     shared& s = *static_cast<shared*>(pointer);
-    for (std::ptrdiff_t t; (t = s.next.fetch_add(1, std::memory_order_relaxed)) < s.tasks;) s.task(t, worker);
+    for (std::ptrdiff_t t; (t = s.next.fetch_add(1, std::memory_order_relaxed)) < s.tasks;) {
+      s.task(t, worker);
+      if (s.pool) s.pool->after_task(worker);
+    }
   };
   if (pool) {
     pool->run(workers, work, &context);

@@ -70,6 +70,28 @@ class kv_cache {
     dropped_.assign(static_cast<std::size_t>(batch), 0);
     grow("kv_cache", capacity);
   }
+  kv_cache(const kv_cache&) = default;
+  kv_cache& operator=(const kv_cache&) = default;
+  /// A cache that was moved from has no sequences.
+  kv_cache(kv_cache&& other) noexcept
+      : key_(std::move(other.key_)),
+        value_(std::move(other.value_)),
+        window_(other.window_),
+        capacity_(std::exchange(other.capacity_, 0)),
+        first_(std::move(other.first_)),
+        lengths_(std::move(other.lengths_)),
+        dropped_(std::move(other.dropped_)) {}
+  kv_cache& operator=(kv_cache&& other) noexcept {
+    kv_cache taken(std::move(other));
+    std::swap(key_, taken.key_);
+    std::swap(value_, taken.value_);
+    std::swap(window_, taken.window_);
+    std::swap(capacity_, taken.capacity_);
+    std::swap(first_, taken.first_);
+    std::swap(lengths_, taken.lengths_);
+    std::swap(dropped_, taken.dropped_);
+    return *this;
+  }
 
   index batch() const { return static_cast<index>(lengths_.size()); }
   index num_kv_heads() const { return key_.heads; }
