@@ -56,8 +56,8 @@ class thread_executor : public executor {
   int workers_;
 };
 
-/// Lends a pool that has Schedule(function) and NumThreads(), such as Eigen::ThreadPool. The calling thread works too, and may be one of
-/// the pool's: it takes what the pool has not begun, and waits only for what runs on other threads.
+/// Lends a pool that has Schedule(function) and NumThreads(), such as Eigen::ThreadPool. The calling thread works too, and may be one
+/// of the pool's: it takes what the pool has not begun, and waits only for what runs on other threads.
 template <typename Pool>
 class pool_executor : public executor {
  public:

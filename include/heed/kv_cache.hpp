@@ -51,8 +51,8 @@ void check_tokens(const char* function, const tensor_view<Key>& key, const tenso
 /// with an infinity or NaN in it is NaN throughout). With a window the cache keeps only what a later query may look back to: the
 /// `window` tokens before the newest append. Sequences may have different lengths. Grows by doubling; appending within the capacity
 /// allocates nothing, but that a rolling cache grows once to twice its window rather than move all of it at each token. A call that
-/// throws changes nothing. Invariant: sequence b holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage: in order, its
-/// tokens from dropped_[b] on.
+/// throws changes nothing. Invariant: sequence b holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage: in order,
+/// its tokens from dropped_[b] on.
 template <typename Stored>
 class kv_cache {
  public:

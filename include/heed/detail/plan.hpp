@@ -40,7 +40,7 @@ bool reads_in_place(const stored_tensor<Stored>& rows) {
 /// second product sweeps. Measured: from twice the length of a row on, for more keys than a block, and where they span more than half
 /// a MiB.
 template <typename Stored>
-bool lie_apart(const stored_tensor<Stored>& rows) {
+bool far_apart(const stored_tensor<Stored>& rows) {
   const index distance = (std::abs)(rows.elements.row_stride), span = index{512} << 10;
   return rows.rows > forward_block && distance >= 2 * rows.cols && distance >= span / rows.rows / index{sizeof(Stored)};
 }
@@ -69,8 +69,8 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, index width) {
   const index d_k = p.query.cols, d_v = p.value.cols, element = index{sizeof(Acc)};
   const index blocks = (longest + width - 1) / width, level2 = level2_cache();
 
-  plan.gather_value = lie_apart(p.value);
-  plan.gather_key = lie_apart(p.key) && blocks >= 4;  // a tile of the first product takes each row once
+  plan.gather_value = far_apart(p.value);
+  plan.gather_key = far_apart(p.key) && blocks >= 4;  // a tile of the first product takes each row once
   const bool gathers = plan.gather_key || plan.gather_value;
   const bool copies = gathers || !reads_in_place<Acc>(p.key) || !reads_in_place<Acc>(p.value);
 

@@ -240,8 +240,8 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     fail_with("heed::", function, ": dropout: probability must be in [0, 1), but is ", terms.dropout.probability);
 }
 
-/// Views with strides of 0 can be of any size: the bytes that a plan sets aside must be a number. (For rows that are in memory they are,
-/// by far.)
+/// Views with strides of 0 can be of any size: the bytes that a plan sets aside must be a number. (For rows that are in memory they
+/// are, by far.)
 template <typename Scalar, typename Stored>
 void check_scratch(const char* function, const problem<Scalar, Stored>& p) {
   constexpr index a_head_dim = index{1} << 16, a_result = index{1} << 9;  // bytes at most, of a worker and of a part of a row
