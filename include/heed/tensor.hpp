@@ -52,7 +52,7 @@ struct index_list {
     if constexpr (fits) {
       size = static_cast<index>(container.size());
       data = size > 0 ? container.data() : nullptr;
-      width = index(sizeof(Element));
+      width = index{sizeof(Element)};
     }
   }
   template <typename Integer, typename = std::enable_if_t<std::is_integral<Integer>::value>>
@@ -61,7 +61,7 @@ struct index_list {
                   "a list of indices in braces may end before it is looked at: make it a std::vector, std::array or Eigen vector");
   }
 
-  index operator[](index i) const { return width == index(sizeof(std::int32_t)) ? read<std::int32_t>(i) : read<std::int64_t>(i); }
+  index operator[](index i) const { return width == index{sizeof(std::int32_t)} ? read<std::int32_t>(i) : read<std::int64_t>(i); }
 
   struct iterator {
     index operator*() const { return (*list)[at]; }
@@ -86,7 +86,7 @@ struct index_list {
   template <typename Integer>
   index read(index i) const {
     Integer element;
-    std::memcpy(&element, static_cast<const char*>(data) + i * index(sizeof element), sizeof element);
+    std::memcpy(&element, static_cast<const char*>(data) + i * index{sizeof element}, sizeof element);
     return static_cast<index>(element);
   }
 };
