@@ -71,7 +71,6 @@ class kv_cache {
     grow("kv_cache", capacity);
   }
   kv_cache(const kv_cache&) = default;
-  kv_cache& operator=(const kv_cache&) = default;
   /// A cache that was moved from has no sequences.
   kv_cache(kv_cache&& other) noexcept
       : key_(std::move(other.key_)),
@@ -81,15 +80,15 @@ class kv_cache {
         first_(std::move(other.first_)),
         lengths_(std::move(other.lengths_)),
         dropped_(std::move(other.dropped_)) {}
-  kv_cache& operator=(kv_cache&& other) noexcept {
-    kv_cache taken(std::move(other));
-    std::swap(key_, taken.key_);
-    std::swap(value_, taken.value_);
-    std::swap(window_, taken.window_);
-    std::swap(capacity_, taken.capacity_);
-    std::swap(first_, taken.first_);
-    std::swap(lengths_, taken.lengths_);
-    std::swap(dropped_, taken.dropped_);
+  /// A copy for which memory runs out changes nothing.
+  kv_cache& operator=(kv_cache other) noexcept {
+    std::swap(key_, other.key_);
+    std::swap(value_, other.value_);
+    std::swap(window_, other.window_);
+    std::swap(capacity_, other.capacity_);
+    std::swap(first_, other.first_);
+    std::swap(lengths_, other.lengths_);
+    std::swap(dropped_, other.dropped_);
     return *this;
   }
 
