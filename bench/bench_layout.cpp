@@ -69,9 +69,7 @@ void layout(benchmark::State& state, shape sizes, bool bnhd) {
         of_dense.push_back(seconds_since(start) / calls / seconds);
       });
   if (of_dense.empty()) return;
-  const auto middle = of_dense.begin() + std::ptrdiff_t(of_dense.size() / 2);
-  std::nth_element(of_dense.begin(), middle, of_dense.end());
-  state.counters["of_dense"] = *middle;
+  state.counters["of_dense"] = quantile(of_dense, 0.5);
 }
 
 template <typename Scalar>
@@ -118,9 +116,7 @@ void self_attention(benchmark::State& state) {
         benchmark::DoNotOptimize(projected.data());
         benchmark::DoNotOptimize(qkv.query.data());
       });
-  const auto middle = of_parts.begin() + std::ptrdiff_t(of_parts.size() / 2);
-  std::nth_element(of_parts.begin(), middle, of_parts.end());
-  state.counters["of_parts"] = *middle;
+  state.counters["of_parts"] = quantile(of_parts, 0.5);
 }
 
 }  // namespace

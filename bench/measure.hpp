@@ -57,6 +57,13 @@ void report_extra_bytes(benchmark::State& state, const Call& call) {
   if (heap::counted) state.counters["extra_bytes"] = extra_bytes(call);
 }
 
+/// The number that a share of the others is below: 0.5 is the median.
+inline double quantile(std::vector<double>& numbers, double share) {
+  const auto at = numbers.begin() + std::ptrdiff_t(double(numbers.size()) * share);
+  std::nth_element(numbers.begin(), at, numbers.end());
+  return *at;
+}
+
 /// What a call has to do, for the counters.
 struct work {
   double operations;  // a multiply-add is two
@@ -106,14 +113,12 @@ double measure(benchmark::State& state, const work& todo, const Call& call, cons
     shares.push_back(todo.operations / seconds / (best_rate(peak, 50e-6) * todo.threads));
     after(seconds);
   });
-  const auto share = shares.begin() + std::ptrdiff_t(shares.size() * 9 / 10);
-  std::nth_element(shares.begin(), share, shares.end());
-  const double rate = todo.operations / best;
+  const double share = quantile(shares, 0.9), rate = todo.operations / best;
   state.counters["GFLOP/s"] = rate * 1e-9;
-  state.counters["of_fma_peak"] = *share;
+  state.counters["of_fma_peak"] = share;
   if (std::is_same<Scalar, Eigen::bfloat16>::value && has_bf16_pairs()) {
     const double fma = best_rate(peak), pairs = bf16_peak();
-    state.counters["of_bf16_peak"] = *share * fma / pairs;
+    state.counters["of_bf16_peak"] = share * fma / pairs;
   }
   return best;
 }
