@@ -78,10 +78,7 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
   if (options.activation > activation::silu)
     fail_with("heed::", name, ": activation must be none or silu, but is ", int(options.activation));
   check_carry(name, given.carry, x.batch, x.heads, past, "weight's taps - 1,", channels, "x's channels");
-  check_apart(name, "out", out, "x", x);
-  check_apart(name, "out", out, "weight", weight);
-  if (given.channel_bias) check_apart(name, "out", out, "channel_bias", *given.channel_bias);
-  if (given.carry) check_apart(name, "out", out, "carry", *given.carry);
+  check_apart(name, "out", out, "x", x, "weight", weight, "channel_bias", given.channel_bias, "carry", given.carry);
 
   for_each_head(x.batch, x.heads, options, [&](index b, index h) {
     const matrix_view<Weight> weights = broadcast_head(weight, b, h);

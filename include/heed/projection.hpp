@@ -51,8 +51,7 @@ void project_one(const char* name, const X& x, const Weight& weight, Out&& out, 
   check_view(name, "x", x_in.view);
   check_view(name, "weight", w_in.view);
   check_view(name, "out", out_view);
-  check_apart(name, "out", out_view, "x", x_in.view);
-  check_apart(name, "out", out_view, "weight", w_in.view);
+  check_apart(name, "out", out_view, "x", x_in.view, "weight", w_in.view);
   project<Scalar, 1>(whole(x_in.view), {{whole(w_in.view), whole(out_view)}}, options, memory);
 }
 

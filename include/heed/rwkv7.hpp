@@ -49,13 +49,8 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
   check_input("value", value, d_v, "value");
   check_input("out", out, d_v, "value");
   check_carry(name, given.carry, receptance.batch, receptance.heads, d_v, "value's head_dim", d_k, "receptance's head_dim");
-  check_apart(name, "out", out, "receptance", receptance);
-  check_apart(name, "out", out, "decay", decay);
-  check_apart(name, "out", out, "key", key);
-  check_apart(name, "out", out, "value", value);
-  check_apart(name, "out", out, "a", a);
-  check_apart(name, "out", out, "b", b);
-  if (given.carry) check_apart(name, "out", out, "carry", *given.carry);
+  check_apart(name, "out", out, "receptance", receptance, "decay", decay, "key", key, "value", value, "a", a, "b", b, "carry",
+              given.carry);
 
   for_each_head(receptance.batch, receptance.heads, options, [&](index entry, index h) {
     loaded_state<Acc> state(given.carry, entry, h, d_v, d_k);

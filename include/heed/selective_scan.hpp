@@ -127,15 +127,8 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
   check_channels("step_bias", given.step_bias);
   if (given.silu_gate) check_input("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u's channels", channels);
   check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state, "a's d_state");
-  check_apart(name, "out", out, "u", u);
-  check_apart(name, "out", out, "dt", dt);
-  check_apart(name, "out", out, "a", a);
-  check_apart(name, "out", out, "b", b);
-  check_apart(name, "out", out, "c", c);
-  if (given.skip) check_apart(name, "out", out, "skip", *given.skip);
-  if (given.step_bias) check_apart(name, "out", out, "step_bias", *given.step_bias);
-  if (given.silu_gate) check_apart(name, "out", out, "silu_gate", *given.silu_gate);
-  if (given.carry) check_apart(name, "out", out, "carry", *given.carry);
+  check_apart(name, "out", out, "u", u, "dt", dt, "a", a, "b", b, "c", c, "skip", given.skip, "step_bias", given.step_bias,
+              "silu_gate", given.silu_gate, "carry", given.carry);
 
   for_each_head(u.batch, u.heads, options, [&](index entry, index g) {
     loaded_state<Acc> state(given.carry, entry, g, channels, d_state);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -152,15 +153,28 @@ void check_view(const char* function, const char* what, const tensor_view<Scalar
       (!view.data && view.batch > 0 && view.heads > 0 && view.rows > 0 && view.cols > 0))
     fail_view(function, what, view.batch, view.heads, view.rows, view.cols);
 }
-/// What is written must not be what is read. Only views that begin at one address are told; how others interleave is the caller's to
-/// know.
-template <typename Written, typename Read>
-void check_apart(const char* function, const char* what, const tensor_view<Written>& written, const char* whose,
-                 const tensor_view<Read>& read) {
+/// A view, or none where an optional one is absent.
+template <typename Scalar>
+tensor_view<Scalar> given_or_none(const tensor_view<Scalar>& view) {
+  return view;
+}
+template <typename Scalar>
+tensor_view<Scalar> given_or_none(const std::optional<tensor_view<Scalar>>& view) {
+  return view.value_or(tensor_view<Scalar>{});
+}
+/// What is written must not be what is read: `whose` and the view, which may be optional, for each input. Only views that begin at one
+/// address are told; how others interleave is the caller's to know.
+template <typename Written>
+void check_apart(const char*, const char*, const tensor_view<Written>&) {}
+template <typename Written, typename Input, typename... More>
+void check_apart(const char* function, const char* what, const tensor_view<Written>& written, const char* whose, const Input& input,
+                 const More&... more) {
+  const auto read = given_or_none(input);
   if (static_cast<const void*>(written.data) == static_cast<const void*>(read.data) && written.batch > 0 && written.heads > 0 &&
       written.rows > 0 && written.cols > 0 && read.batch > 0 && read.heads > 0 && read.rows > 0 && read.cols > 0)
     fail_with("heed::", function, ": ", what, " (", written.batch, " x ", written.heads, " x ", written.rows, " x ", written.cols,
               ") lies where ", whose, " (", read.batch, " x ", read.heads, " x ", read.rows, " x ", read.cols, ") lies");
+  check_apart(function, what, written, more...);
 }
 inline void check_list(const char* function, const char* what, const index_list& list) {
   if (list.size < 0 || (!list.data && list.size > 0))

@@ -112,8 +112,7 @@ Acc weigh_parts(const decode_results<Acc>& results, index parts, index row, cons
 constexpr index decode_heads_limit = 64;
 template <typename Scalar, typename Stored>
 index decode_heads(const problem<Scalar, Stored>& p, index parts) {
-  const bool side_by_side = p.key.elements.head_stride == p.key.cols && p.value.elements.head_stride == p.value.cols;
-  if (!side_by_side || p.key.heads < 2) return 1;
+  if (!p.heads_side_by_side() || p.key.heads < 2) return 1;
   index heads = (std::min)(p.key.heads, decode_heads_limit);
   const index workers = workers_of(p.options);
   while (workers > 1 && heads > 1 && p.key.heads / heads * parts < 4 * workers) heads = (heads + 1) / 2;
@@ -146,13 +145,12 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory, const Chosen& c
   const index tasks = batch * bundles * longest;
   const int workers = workers_of(p.options, tasks);
 
-  const auto padded = [](index bytes) { return (bytes + 63) / 64 * 64; };
-  const index score_bytes = padded(group * index{sizeof(score_params<Acc>)});
-  const index query_bytes = padded(most_rows * padded_row(d_k) * index{sizeof(Acc)});
-  const index head_bytes = score_bytes + query_bytes + padded(decode_scratch(most_rows, d_k) * index{sizeof(Acc)});
-  const index params_bytes = padded(together * index{sizeof(decode_params<In, Acc>)});
+  const index score_bytes = padded_bytes(group * index{sizeof(score_params<Acc>)});
+  const index query_bytes = padded_bytes(most_rows * padded_row(d_k) * index{sizeof(Acc)});
+  const index head_bytes = score_bytes + query_bytes + padded_bytes(decode_scratch(most_rows, d_k) * index{sizeof(Acc)});
+  const index params_bytes = padded_bytes(together * index{sizeof(decode_params<In, Acc>)});
   const index worker_bytes =
-      params_bytes + together * head_bytes + padded(decode_copies<Acc>::elements(most_rows, d_k, d_v) * index{sizeof(Acc)});
+      params_bytes + together * head_bytes + padded_bytes(decode_copies<Acc>::elements(most_rows, d_k, d_v) * index{sizeof(Acc)});
   const index result_size = most_rows * (d_v + 2);
   unsigned char* const scratch = static_cast<unsigned char*>(
       memory.reserve(workers * worker_bytes + batch * kv_heads * longest * result_size * index{sizeof(Acc)}));

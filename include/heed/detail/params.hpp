@@ -60,7 +60,8 @@ struct score_params {
   Acc softcap = 0;            // 0: off
   const Acc* bias = nullptr;  // bias[i * bias_row + j * bias_col]; -inf masks
   size bias_row = 0, bias_col = 0;
-  Acc alibi_slope = 0;  // adds -slope * |i + alibi_offset - j|
+  bool has_alibi = false;  // a slope of 0 may be one that is learned
+  Acc alibi_slope = 0;     // adds -slope * |i + alibi_offset - j|
   size alibi_offset = 0;
   block_hook<Acc> score_hook;  // the user's score function, in natural units; a score it makes -inf is masked
   detail::band band;           // masks, composed by AND
@@ -112,6 +113,9 @@ struct forward_params {
 
 /// Keys whose scores are in scratch at a time.
 constexpr size forward_block = 128;
+
+/// Pieces of scratch begin at a cache line.
+constexpr size padded_bytes(size n) { return (n + 63) / 64 * 64; }
 
 /// Rows of a copied block are padded to the widest vector of any instruction set.
 constexpr size padded_row(size n) { return (n + 15) / 16 * 16; }

@@ -105,16 +105,15 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, index width) {
     const index together = most_workers > 1 ? heads / (4 * most_workers) : forward_heads_limit;
     plan.heads = (std::max)(index{1}, (std::min)({together, forward_heads_limit, p.num_heads()}));
     const index shared = blocks * p.group();
-    if (gathers && p.key.elements.head_stride == d_k && p.value.elements.head_stride == d_v)
-      plan.kv_heads = (std::max)(index{1}, (std::min)(plan.heads / p.group(), most / shared));
+    if (gathers && p.heads_side_by_side()) plan.kv_heads = (std::max)(index{1}, (std::min)(plan.heads / p.group(), most / shared));
     if (shared <= most) plan.group = shared * plan.kv_heads;
   }
   plan.bundles = plan.heads == 1 ? p.num_heads() : (p.num_heads() + plan.heads - 1) / plan.heads;
   plan.tasks = plan.tasks_per_head * p.batch() * plan.bundles;
   plan.workers = workers_of(p.options, plan.tasks);
-  plan.head_bytes = (plan.heads * index{sizeof(head_type)} + 63) / 64 * 64;
+  plan.head_bytes = padded_bytes(plan.heads * index{sizeof(head_type)});
   const index scratch = forward_scratch(width, plan.group, d_k, d_v, p.key.rows, copies) * element;
-  plan.worker_bytes = plan.head_bytes + (scratch + 63) / 64 * 64;
+  plan.worker_bytes = plan.head_bytes + padded_bytes(scratch);
   return plan;
 }
 
@@ -129,11 +128,10 @@ void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
   const forward_plan plan = plan_forward(p, kernel.block_rows);
   if (plan.tasks == 0) return;
   char* const base = static_cast<char*>(memory.reserve(plan.worker_bytes * plan.workers));
-  const index bundles = plan.bundles;
 
   for_each_task(plan.tasks, plan.workers, p.options.executor, [&](index task, int worker) {
-    const index bundle = task % (p.batch() * bundles), piece = plan.tasks_per_head - 1 - task / (p.batch() * bundles);
-    const index b = bundle / bundles, first = bundle % bundles * plan.heads;
+    const index bundle = task % (p.batch() * plan.bundles), piece = plan.tasks_per_head - 1 - task / (p.batch() * plan.bundles);
+    const index b = bundle / plan.bundles, first = bundle % plan.bundles * plan.heads;
     if (is_decode(p, b)) return;
     char* const own = base + plan.worker_bytes * worker;
     auto* const heads = reinterpret_cast<head_type*>(own);

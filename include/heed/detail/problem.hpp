@@ -56,6 +56,8 @@ struct problem {
   bool ragged() const { return query_starts.size > 0; }
   index batch() const { return ragged() ? query_starts.size - 1 : query.batch; }
   index num_heads() const { return query.heads; }
+  /// Whether a row of keys, and of values, continues with that of the next head.
+  bool heads_side_by_side() const { return key.elements.head_stride == key.cols && value.elements.head_stride == value.cols; }
   /// Query heads that share one key/value head.
   index group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
   index n_q(index b) const { return ragged() ? query_starts[b + 1] - query_starts[b] : query.rows; }
@@ -110,8 +112,11 @@ struct problem {
       const matrix_view<const bool> keep = term_head(terms.keep->view, b, h);
       score.keep = keep.data, score.keep_row = keep.row_stride, score.keep_col = keep.col_stride;
     }
-    if (terms.alibi) score.alibi_slope = terms.alibi->values[h];
-    score.alibi_offset = terms.alibi ? n_kv(b) - n_q(b) : no_alibi;
+    if (terms.alibi) {
+      score.has_alibi = true;
+      score.alibi_slope = terms.alibi->values[h];
+      score.alibi_offset = n_kv(b) - n_q(b);
+    }
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
     // A block is whole for the function, not for bits and bytes.
     score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.bits_mask.run && !terms.bytes_mask.run;
@@ -274,8 +279,7 @@ problem<Scalar, Stored> make_score_problem(const char* function, const tensor_vi
     check_equal(function, "lse: num_heads", lse.heads, "query's num_heads", query.heads);
     check_equal(function, "lse: n_q", lse.rows, "query's n_q", query.rows);
     check_equal(function, "lse: columns", lse.cols, "one number a row:", index{1});
-    check_apart(function, "lse", lse, "query", query);
-    check_apart(function, "lse", lse, "key", key.elements);
+    check_apart(function, "lse", lse, "query", query, "key", key.elements);
   }
   check_options<accumulator_t<Scalar>>(function, options);
   check_terms(function, p);
@@ -295,11 +299,8 @@ problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_v
   check_equal(function, "out: num_heads", out.heads, "query's num_heads", query.heads);
   check_equal(function, "out: n_q", out.rows, "query's n_q", query.rows);
   check_equal(function, "out: head_dim", out.cols, "value's head_dim", value.cols);
-  check_apart(function, "out", out, "query", query);
-  check_apart(function, "out", out, "key", key.elements);
-  check_apart(function, "out", out, "value", value.elements);
-  check_apart(function, "lse", lse, "out", out);
-  check_apart(function, "lse", lse, "value", value.elements);
+  check_apart(function, "out", out, "query", query, "key", key.elements, "value", value.elements);
+  check_apart(function, "lse", lse, "out", out, "value", value.elements);
   p.out = out;
   return p;
 }

@@ -15,9 +15,6 @@ namespace detail {
 // for each, and an expression of constants has no derivatives to add to those of a variable. A term that is absent does no arithmetic
 // for the same reason.
 
-/// Stands for "no slopes" as an alibi_offset: a slope of 0 may be one that is learned.
-constexpr size no_alibi = unbounded;
-
 /// Runs a hook on one pair.
 template <typename Acc>
 Acc hooked(const block_hook<Acc>& hook, const score_params<Acc>& score, Acc x, size i, size j) {
@@ -44,7 +41,7 @@ Acc score_of(const score_params<Acc>& score, const Acc& dot, size i, size j) {
   Acc s(dot * score.scale);
   if (score.softcap > Acc(0)) s = score.softcap * Acc(tanh(Acc(s / score.softcap)));
   if (score.bias) s += score.bias[i * score.bias_row + j * score.bias_col];
-  if (score.alibi_offset != no_alibi) {
+  if (score.has_alibi) {
     const size distance = i + score.alibi_offset - j;
     s -= Acc(score.alibi_slope * Acc(static_cast<double>(distance < 0 ? -distance : distance)));
   }
