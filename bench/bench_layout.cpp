@@ -3,6 +3,8 @@
 #include "measure.hpp"
 #include "suites.hpp"
 
+#include <heed/delta_rule.hpp>
+#include <heed/linear_attention.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/projection.hpp>
 
@@ -35,8 +37,29 @@ struct shape {
   index heads, kv_heads, d, n_q, n_kv;
 };
 
-/// Calls in turns in both layouts. The counters are those of `bnhd`; of_dense is the time of a dense call over that of the call before
-/// it, the median of all turns.
+/// Measures call(bnhd, memory). Where `bnhd`, the counter of_dense is the time of a dense call over that of the call before it, the
+/// median of all turns.
+template <typename Scalar, typename Call>
+void measure_layout(benchmark::State& state, bool bnhd, const work& done, const Call& call) {
+  report_extra_bytes(state, [&] {
+    heed::workspace fresh;
+    call(bnhd, fresh);
+  });
+  heed::workspace memory, memory_of_dense;
+  std::vector<double> of_dense;
+  call(false, memory_of_dense);
+  measure<Scalar>(
+      state, done, [&] { call(bnhd, memory); },
+      [&](double seconds) {
+        if (!bnhd) return;
+        const int calls = (std::max)(1, int(20e-6 / seconds));
+        const auto start = std::chrono::steady_clock::now();
+        for (int i = 0; i < calls; ++i) call(false, memory_of_dense);
+        of_dense.push_back(seconds_since(start) / calls / seconds);
+      });
+  if (!of_dense.empty()) state.counters["of_dense"] = quantile(of_dense, 0.5);
+}
+
 template <typename Scalar>
 void layout(benchmark::State& state, shape sizes, bool bnhd) {
   if (quick) sizes.n_q = (std::min)(sizes.n_q, index{256}), sizes.n_kv = (std::min)(sizes.n_kv, index{256});
@@ -45,31 +68,57 @@ void layout(benchmark::State& state, shape sizes, bool bnhd) {
   heed::attention_options options;
   options.causal = state.range(0) ? heed::causal::bottom_right : heed::causal::none;
   options.threads = int(state.range(1));
-  const auto call = [&](bool side_by_side, heed::workspace& memory) {
-    heed::multi_head_attention_into(query.view(side_by_side), key.view(side_by_side), value.view(side_by_side), out.view(side_by_side),
-                                    {}, options, memory);
-    benchmark::DoNotOptimize(out.dense.data());
-  };
-  report_extra_bytes(state, [&] {
-    heed::workspace fresh;
-    call(bnhd, fresh);
-  });
-  heed::workspace memory, memory_of_dense;
-  std::vector<double> of_dense;
-  call(false, memory_of_dense);
   const double hidden = options.causal == heed::causal::none ? 0 : double(sizes.n_q) * double(sizes.n_q - 1) / 2;
   const double pairs = double(sizes.n_q) * double(sizes.n_kv) - hidden;
-  measure<Scalar>(
-      state, {4 * double(sizes.d) * double(sizes.heads) * pairs, options.threads}, [&] { call(bnhd, memory); },
-      [&](double seconds) {
-        if (!bnhd) return;
-        const int calls = (std::max)(1, int(20e-6 / seconds));
-        const auto start = std::chrono::steady_clock::now();
-        for (int i = 0; i < calls; ++i) call(false, memory_of_dense);
-        of_dense.push_back(seconds_since(start) / calls / seconds);
-      });
-  if (of_dense.empty()) return;
-  state.counters["of_dense"] = quantile(of_dense, 0.5);
+  measure_layout<Scalar>(state, bnhd, {4 * double(sizes.d) * double(sizes.heads) * pairs, options.threads},
+                         [&](bool side_by_side, heed::workspace& memory) {
+                           heed::multi_head_attention_into(query.view(side_by_side), key.view(side_by_side), value.view(side_by_side),
+                                                           out.view(side_by_side), {}, options, memory);
+                           benchmark::DoNotOptimize(out.dense.data());
+                         });
+}
+
+/// Linear attention with a gate per key dimension, or the delta rule with one per token: n tokens of `heads` heads.
+template <typename Scalar>
+void recurrence_layout(benchmark::State& state, shape sizes, bool bnhd, bool delta) {
+  using Acc = heed::accumulator_t<Scalar>;
+  if (quick) sizes.n_q = (std::min)(sizes.n_q, index{128});
+  const index heads = sizes.heads, n = sizes.n_q, d = sizes.d;
+  tensor<Scalar> query(heads, n, d, 1), key(heads, n, d, 2), value(heads, n, d, 3), out(heads, n, d, 4);
+  tensor<Acc> gate(heads, n, delta ? 1 : d, 5), beta(heads, n, 1, 6);
+  for (auto* gates : {&gate.side_by_side, &gate.dense}) *gates = gates->cwiseAbs() * Acc(-0.05);
+  for (auto* keys : {&key.side_by_side, &key.dense}) *keys = (keys->template cast<Acc>() * Acc(0.1)).template cast<Scalar>();
+  for (auto* betas : {&beta.side_by_side, &beta.dense}) betas->setConstant(Acc(0.5));
+  const int threads = int(state.range(0));
+  const double operations = recurrence_operations<Scalar>(n, d, delta) * double(heads);
+  measure_layout<Scalar>(state, bnhd, {operations, threads}, [&](bool side_by_side, heed::workspace& memory) {
+    if (delta) {
+      heed::delta_rule_options options;
+      options.threads = threads;
+      heed::multi_head_delta_rule_into(query.view(side_by_side), key.view(side_by_side), value.view(side_by_side),
+                                       beta.view(side_by_side), out.view(side_by_side), options, memory,
+                                       heed::log_gate(gate.view(side_by_side)));
+    } else {
+      heed::linear_attention_options options;
+      options.threads = threads;
+      heed::multi_head_linear_attention_into(query.view(side_by_side), key.view(side_by_side), value.view(side_by_side),
+                                             out.view(side_by_side), options, memory, heed::log_gate(gate.view(side_by_side)));
+    }
+    benchmark::DoNotOptimize(out.dense.data());
+  });
+}
+
+template <typename Scalar>
+void add_recurrence(const std::string& family, bool delta, index heads, index d, const std::vector<int>& threads) {
+  for (const bool bnhd : {false, true}) {
+    const std::string name = family + "/layout:" + (bnhd ? "bnhd/" : "bhnd/") + name_of<Scalar>() + "/heads:" + std::to_string(heads) +
+                             "/d:" + std::to_string(d) + "/n:2048";
+    auto* added = benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+      recurrence_layout<Scalar>(state, {heads, heads, d, 2048, 2048}, bnhd, delta);
+    });
+    added->ArgName("threads")->Unit(benchmark::kMillisecond);
+    for (const int t : threads) added->Arg(t);
+  }
 }
 
 template <typename Scalar>
@@ -127,6 +176,8 @@ void register_layout(bool everything) {
   add<float>("heads", {16, 16, 64, 2048, 2048}, both, one);
   add<float>("heads", {8, 8, 128, 2048, 2048}, both, one);
   add<float>("decode_heads", {32, 8, 128, 1, 16384}, full, one);
+  add_recurrence<float>("linear_heads", false, 16, 64, one);
+  add_recurrence<float>("delta_heads", true, 16, 64, one);
   benchmark::RegisterBenchmark("multi_head_self_attention/f32/heads:8/d:64", self_attention)
       ->ArgNames({"n", "threads"})
       ->Unit(benchmark::kMillisecond)
@@ -134,6 +185,12 @@ void register_layout(bool everything) {
   if (!everything) return;
   for (const index d : {64, 128})
     for (const index heads : {8, 16, 32, 64}) {
+      for (const bool delta : {false, true}) {
+        const std::string family = delta ? "delta_heads" : "linear_heads";
+        if (heads * d != 1024 || d != 64) add_recurrence<float>(family, delta, heads, d, threads);
+        add_recurrence<Eigen::bfloat16>(family, delta, heads, d, threads);
+        if (d == 64) add_recurrence<double>(family, delta, heads, d, threads);
+      }
       const auto everyone = [&](const shape& sizes) {
         add<float>("heads", sizes, both, threads);
         add<double>("heads", sizes, both, threads);

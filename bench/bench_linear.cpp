@@ -43,16 +43,6 @@ struct sequence {
   heed::rows<accumulator> log_gate, beta, state;
 };
 
-/// Multiply-adds of the chunk algorithm, times two: within its chunk a token meets half the others, as query and key (for the delta
-/// rule also as key and key) and as weight and value; the state is read (for the delta rule twice) and updated.
-template <typename Scalar>
-double operations(heed::index n, heed::index d, bool delta) {
-  using namespace heed::detail;
-  const auto kernel = select_linear<kernel_scalar<Scalar>, heed::accumulator_t<Scalar>>(heed::isa::automatic);
-  const double met = double(kernel.chunk() + 1) / 2, dim = double(d);
-  return 2 * double(n) * (delta ? 4 * met * dim + 3 * dim * dim : 2 * met * dim + 2 * dim * dim);
-}
-
 template <typename Scalar>
 void linear(benchmark::State& state, gate g) {
   const heed::index n = length_of(state), d = state.range(1);
@@ -65,7 +55,7 @@ void linear(benchmark::State& state, gate g) {
     benchmark::DoNotOptimize(in.out.data());
   };
   report_extra_bytes(state, call);
-  measure<Scalar>(state, {operations<Scalar>(n, d, false)}, call);
+  measure<Scalar>(state, {recurrence_operations<Scalar>(n, d, false)}, call);
   state.SetComplexityN(n);
 }
 
@@ -81,7 +71,7 @@ void delta(benchmark::State& state, gate g) {
     benchmark::DoNotOptimize(in.out.data());
   };
   report_extra_bytes(state, call);
-  measure<Scalar>(state, {operations<Scalar>(n, d, true)}, call);
+  measure<Scalar>(state, {recurrence_operations<Scalar>(n, d, true)}, call);
   state.SetComplexityN(n);
 }
 

@@ -3,6 +3,7 @@
 #include "memory.hpp"
 #include "peak.hpp"
 
+#include <heed/detail/linear_plan.hpp>
 #include <heed/isa.hpp>
 #include <heed/types.hpp>
 
@@ -62,6 +63,16 @@ inline double quantile(std::vector<double>& numbers, double share) {
   const auto at = numbers.begin() + std::ptrdiff_t(double(numbers.size()) * share);
   std::nth_element(numbers.begin(), at, numbers.end());
   return *at;
+}
+
+/// Multiply-adds of the chunk algorithm, times two: within its chunk a token meets half the others, as query and key (for the delta
+/// rule also as key and key) and as weight and value; the state is read (for the delta rule twice) and updated.
+template <typename Scalar>
+double recurrence_operations(heed::index n, heed::index d, bool delta) {
+  const auto kernel =
+      heed::detail::select_linear<heed::detail::kernel_scalar<Scalar>, heed::accumulator_t<Scalar>>(heed::isa::automatic);
+  const double met = double(kernel.chunk() + 1) / 2, dim = double(d);
+  return 2 * double(n) * (delta ? 4 * met * dim + 3 * dim * dim : 2 * met * dim + 2 * dim * dim);
 }
 
 /// What a call has to do, for the counters.

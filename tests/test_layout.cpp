@@ -1,8 +1,12 @@
+#include <heed/delta_rule.hpp>
+#include <heed/linear_attention.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/projection.hpp>
 #include <heed/ragged.hpp>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -107,6 +111,92 @@ TEST_CASE("heads side by side with masks, biases and windows") {
       const Eigen::VectorXf slopes = Eigen::VectorXf::LinSpaced(s.heads, 0.01f, 0.05f);
       check<float>(s, 0, options, heed::bias(bias), heed::keep(keep), heed::alibi(slopes));
     }
+}
+
+namespace {
+
+enum class gates { none, token, key };
+
+/// Linear attention (or the delta rule) of heads that take turns, against each of them alone. Gates that forget cut each head's
+/// chunks at other tokens.
+template <typename Scalar>
+void check_recurrence(const sizes& s, gates which, bool delta, bool bonus, const heed::linear_attention_options& options) {
+  using Acc = heed::accumulator_t<Scalar>;
+  const Index n = s.n_q, state_cols = s.d_v + (options.normalise ? 1 : 0);
+  two_layouts<Scalar> query(s.batch, s.heads, n, s.d_k, 0, 1), key(s.batch, s.kv_heads, n, s.d_k, 0, 2),
+      value(s.batch, s.kv_heads, n, s.d_v, 0, 3), out(s.batch, s.heads, n, s.d_v, 0, 4);
+  two_layouts<Acc> log_gate(s.batch, s.kv_heads, n, which == gates::key ? s.d_k : 1, 0, 5), beta(s.batch, s.kv_heads, n, 1, 0, 6);
+  for (Index b = 0; b < s.batch; ++b)
+    for (Index h = 0; h < s.kv_heads; ++h)
+      for (Index i = 0; i < n; ++i)
+        for (Index c = 0; c < log_gate.view_of_dense.cols; ++c) {
+          Acc gate = std::abs(log_gate.view_of_dense(b, h, i, c)) * Acc(-0.05);
+          if ((i * (h + 2) + c) % 23 == 0) gate = -30;
+          if ((i + 5 * h) % 61 == 60) gate = -std::numeric_limits<Acc>::infinity();
+          log_gate.view_of_dense(b, h, i, c) = log_gate.view_of_apart(b, h, i, c) = gate;
+        }
+  const Eigen::Matrix<Acc, 1, Eigen::Dynamic> u = Eigen::Matrix<Acc, 1, Eigen::Dynamic>::LinSpaced(s.d_k, -1, 1);
+  const heed::rows<Acc> start = testing::random_rows<Acc>(s.batch * s.kv_heads * s.d_k, state_cols, 7);
+  heed::workspace memory;
+  const auto run = [&](bool apart, heed::rows<Acc>* state, int threads) {
+    const auto of = [&](auto& two) { return apart ? two.view_of_apart : two.view_of_dense; };
+    const auto call = [&](const auto&... terms) {
+      if (delta) {
+        heed::delta_rule_options other;
+        other.target = options.target;
+        other.threads = threads;
+        heed::multi_head_delta_rule_into(of(query), of(key), of(value), of(beta), of(out), other, memory, terms...);
+      } else {
+        heed::linear_attention_options other = options;
+        other.threads = threads;
+        heed::multi_head_linear_attention_into(of(query), of(key), of(value), of(out), other, memory, terms...,
+                                               heed::when(bonus, heed::bonus(u)));
+      }
+    };
+    const auto gate = heed::when(which != gates::none, heed::log_gate(of(log_gate)));
+    if (state) {
+      call(gate, heed::carry(heed::bhnd(state->data(), s.batch, s.kv_heads, s.d_k, state_cols)));
+    } else {
+      call(gate);
+    }
+  };
+  for (const bool carried : {false, true}) {
+    heed::rows<Acc> state = start;
+    run(false, carried ? &state : nullptr, 1);
+    for (const int threads : {1, 2}) {
+      heed::rows<Acc> other = start;
+      out.apart.setConstant(Scalar(-7));
+      run(true, carried ? &other : nullptr, threads);
+      INFO("batch " << s.batch << ", heads " << s.heads << " / " << s.kv_heads << ", n " << n << ", d " << s.d_k << " / " << s.d_v
+                    << ", gates " << int(which) << ", delta " << delta << ", bonus " << bonus << ", normalise " << options.normalise
+                    << ", carried " << carried << ", threads " << threads << ", " << testing::name_of(options.target));
+      CHECK(same_bits(out.view_of_dense, out.view_of_apart));
+      CHECK(std::memcmp(state.data(), other.data(), std::size_t(state.size()) * sizeof(Acc)) == 0);
+    }
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("linear attention and the delta rule of heads side by side, to the bit", "", float, double, Eigen::bfloat16) {
+  // More heads than take turns; groups; one head; rows that fill no vector; fewer tokens than a chunk, and one.
+  for (const sizes& s : std::vector<sizes>{{1, 20, 20, 150, 150, 16, 16},
+                                           {2, 6, 3, 200, 200, 64, 64},
+                                           {1, 4, 4, 77, 77, 20, 24},
+                                           {2, 2, 1, 40, 40, 8, 8},
+                                           {1, 3, 3, 1, 1, 32, 32},
+                                           {1, 5, 5, 9, 9, 33, 7}})
+    for (const heed::isa target : testing::isas())
+      for (const gates which : {gates::none, gates::token, gates::key}) {
+        heed::linear_attention_options options;
+        options.target = target;
+        check_recurrence<TestType>(s, which, false, false, options);
+        check_recurrence<TestType>(s, which, false, true, options);
+        check_recurrence<TestType>(s, which, true, false, options);
+        options.normalise = true;
+        options.feature_map = heed::feature_map::elu_plus_one;
+        check_recurrence<TestType>(s, which, false, false, options);
+      }
 }
 
 TEST_CASE("multi_head_self_attention is its products and attention of dense heads, to the bit") {

@@ -5,8 +5,18 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// One key/value head of linear attention or of the delta rule, all its tokens, and the query heads that read its state.
-/// Strides count elements.
+/// The rows that are read and written after those of a chunk: of the same head's next chunk or, where heads take turns, of the next
+/// head.
+template <typename In, typename Acc>
+struct linear_ahead {
+  const In *query = nullptr, *key = nullptr, *value = nullptr;
+  const Acc* log_gate = nullptr;
+  const In* out = nullptr;
+  bool in_turns = false;   // with other heads
+  bool next_chunk = true;  // false: the same tokens of the next head
+};
+
+/// One key/value head of linear attention or of the delta rule and the query heads that read its state. Strides count elements.
 template <typename In, typename Acc>
 struct linear_params {
   const In* query = nullptr;
@@ -26,24 +36,26 @@ struct linear_params {
   Acc* state = nullptr;  // d_k x (d_v, and one more with normalise); null: zeros, not kept
   size state_row = 0, state_col = 1;
   size query_heads = 0, tokens = 0, d_k = 0, d_v = 0;
-  size chunk = 1;  // tokens that are worked on together
+  size chunk = 1;           // tokens that are worked on together
+  size begin = 0, end = 0;  // a call works on the chunks that begin in here, the first call of a head with begin 0
+  linear_ahead<In, Acc> ahead;
   Acc scale = 1, epsilon = 0;
   bool elu_plus_one = false, normalise = false;
-  void* scratch = nullptr;  // 64-byte aligned, linear_layout's `elements` of Acc
+  Acc* own_state = nullptr;  // linear_layout's `state_elements`, where `state` cannot be worked on; the head's, between calls
+  void* scratch = nullptr;   // 64-byte aligned, linear_layout's `elements` of Acc
 };
 
 /// Where the kernel keeps what, as offsets into its scratch. Every row starts on a cache line.
 struct linear_layout {
   size keys, dims, values;  // row lengths: tokens of a chunk and a vector's room behind, d_k, d_v with the normaliser's column
-  size key, value, update, state, key_t, last, gamma, weights, decay, query, near_query, far_query, gates, carried, forward, total,
-      bonus, out, elements;
+  size key, value, update, key_t, last, gamma, weights, decay, query, near_query, far_query, gates, carried, forward, total, bonus,
+      out, elements, state_elements;
 
   linear_layout(size chunk, size d_k, size state_cols, size tile_rows)
-      : keys(whole(chunk) + 16), dims(whole(d_k)), values(whole(state_cols)), elements(0) {
+      : keys(whole(chunk) + 16), dims(whole(d_k)), values(whole(state_cols)), elements(0), state_elements(d_k * values) {
     key = take(chunk * dims);
     value = take(chunk * values);
     update = take(chunk * values);
-    state = take(d_k * values);
     key_t = take(d_k * keys);
     last = take(keys);
     gamma = take(keys);

@@ -92,6 +92,10 @@ struct linear_problem {
 
   index group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
   index state_cols() const { return value.cols + (options.normalise ? 1 : 0); }
+  /// Whether the rows of the heads are beside each other, as where they are the columns of one matrix.
+  bool heads_side_by_side() const {
+    return key.heads > 1 && key.head_stride < key.row_stride && value.head_stride < value.row_stride;
+  }
   double scale() const {
     if (options.scale) return *options.scale;
     return options.feature_map == feature_map::none ? 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index{1}))) : 1.0;

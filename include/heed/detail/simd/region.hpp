@@ -56,7 +56,8 @@
 //   sum(a)                        of all lanes
 //   held(a)                       a, in a register: g++ loads what comes from memory once more for every use
 //   sums(v)                       v[lanes] -> one vector, lane i the sum of v[i]
-// and prefetch(p), which asks for a cache line in the second level.
+// and prefetch(p), which brings a cache line to the second level, and prefetch_first<Write>(p), which brings it to the first, there to
+// be written or not.
 
 #define HEED_INLINE __attribute__((always_inline)) inline
 
@@ -98,5 +99,7 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 HEED_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+template <bool Write>
+HEED_INLINE void prefetch_first(const void* p) { __builtin_prefetch(p, Write ? 1 : 0, 3); }
 }  // namespace detail
 HEED_NAMESPACE_END
