@@ -1,6 +1,7 @@
 #include <heed/detail/decode_plan.hpp>
 #include <heed/paged_kv_cache.hpp>
 #include <heed/reference.hpp>
+#include <heed/workspace.hpp>
 
 #include <cstdint>
 #include <limits>
@@ -11,17 +12,22 @@
 
 namespace {
 
-/// One head by decode, whatever its shape: what decode is chosen for is another matter.
+/// A problem by decode, whatever its shape: what decode is chosen for is another matter.
+const auto decode = [](const auto& problem) {
+  const auto every_sequence = [](heed::index) { return true; };
+  const heed::detail::decode_plan plan = heed::detail::plan_decode_now(problem, every_sequence);
+  heed::workspace memory;
+  heed::detail::decode(problem, plan, memory.reserve(plan.bytes), every_sequence);
+};
+
+/// One head by decode.
 auto decode_on(heed::isa target) {
   return [target](const auto& query, const auto& key, const auto& value, heed::attention_options options, const auto&... terms) {
     using Scalar = typename std::decay_t<decltype(query)>::Scalar;
     options.target = target;
     heed::attention_result<Scalar> result(query.rows(), value.cols());
-    heed::workspace memory;
-    heed::detail::decode(
-        heed::detail::make_problem<Scalar>("decode", heed::view(query), heed::view(key), heed::view(value),
-                                           heed::writable_view(result.out), heed::writable_view(result.lse), options, terms...),
-        memory);
+    decode(heed::detail::make_problem<Scalar>("decode", heed::view(query), heed::view(key), heed::view(value),
+                                              heed::writable_view(result.out), heed::writable_view(result.lse), options, terms...));
     return result;
   };
 }
@@ -68,10 +74,6 @@ struct heads_example {
   }
 };
 
-const auto decode = [](const auto& problem) {
-  heed::workspace memory;
-  heed::detail::decode(problem, memory);
-};
 const auto reference = [](const auto& problem) { heed::detail::reference(problem); };
 
 template <typename Scalar, typename... Terms>

@@ -39,11 +39,11 @@ TEST_CASE("recurrences refuse an output that begins where an input does") {
   heed::workspace memory;
   check_each("causal_conv_into", {"x", "weight"},
              [](auto& in, const auto& out) { heed::causal_conv_into(in[0].view(), in[1].view(), out, {}); });
-  check_each("multi_head_rwkv7_into", {"receptance", "decay", "key", "value", "a", "b"}, [](auto& in, const auto& out) {
-    heed::multi_head_rwkv7_into(in[0].view(), in[1].view(), in[2].view(), in[3].view(), in[4].view(), in[5].view(), out, {});
+  check_each("multi_head_rwkv7_into", {"receptance", "decay", "key", "value", "a", "b"}, [&](auto& in, const auto& out) {
+    heed::multi_head_rwkv7_into(in[0].view(), in[1].view(), in[2].view(), in[3].view(), in[4].view(), in[5].view(), out, {}, memory);
   });
-  check_each("selective_scan_into", {"u", "dt", "a", "b", "c"}, [](auto& in, const auto& out) {
-    heed::selective_scan_into(in[0].view(), in[1].view(), in[2].view(), in[3].view(), in[4].view(), out, {});
+  check_each("selective_scan_into", {"u", "dt", "a", "b", "c"}, [&](auto& in, const auto& out) {
+    heed::selective_scan_into(in[0].view(), in[1].view(), in[2].view(), in[3].view(), in[4].view(), out, {}, memory);
   });
   check_each("multi_head_linear_attention_into", {"query", "key", "value"}, [&](auto& in, const auto& out) {
     heed::multi_head_linear_attention_into(in[0].view(), in[1].view(), in[2].view(), out, {}, memory);

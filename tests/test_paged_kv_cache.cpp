@@ -133,6 +133,22 @@ TEST_CASE("a batch takes any sequences, of any lengths, in any order") {
   for (heed::index n = 0; n < 4; ++n) CHECK(out.middleRows(3 * n, 3) == last_rows(cache, order[std::size_t(n)], t));
 }
 
+TEST_CASE("a batch that is kept sees the cache and the list as they are") {
+  const tokens<double> t(20, 2, 1, 8, 8, 8);
+  heed::paged_kv_cache<double> cache(30, page_rows, 1, 8, 8);
+  std::vector<heed::index> one{cache.add_sequence()};
+  const auto kept = cache.batch(one);
+  for (const heed::index n : {2, 5, 20}) {  // by then its table has moved
+    t.append(cache, 0, cache.length(0), n);
+    t.append(cache, cache.add_sequence(), 0, 1);  // and so has the list of sequences
+    CHECK(testing::reference_from(kept, t, n - 2, n, causal()) == testing::reference_from(cache.batch(one), t, n - 2, n, causal()));
+  }
+  one[0] = 1;
+  CHECK(testing::reference_from(kept, t, 0, 1, causal()) == testing::reference_from(cache.batch(one), t, 0, 1, causal()));
+  cache.remove_sequence(1);
+  testing::check_refused([&] { testing::reference_from(kept, t, 0, 1, causal()); }, {"heed::paged_kv_cache::batch", "sequence 1"});
+}
+
 TEST_CASE("a paged cache refuses what does not fit") {
   const tokens<double> t(6, 2, 1, 8, 4, 9);
   heed::paged_kv_cache<double> cache(4, page_rows, 1, 8, 4);
@@ -141,6 +157,8 @@ TEST_CASE("a paged cache refuses what does not fit") {
   testing::check_refused([&] { t.append(cache, 1, 0, 1); }, {"append", "sequence 1"});
   testing::check_refused([&] { cache.append(a, t.key_view(0, 2), t.value_view(0, 1)); }, {"value: tokens 1", "2"});
   testing::check_refused([&] { cache.append(a, t.value_view(0, 2), t.value_view(0, 2)); }, {"key: head_dim 4", "key_dim 8"});
+  testing::check_refused([&] { cache.reserve(a, 17); }, {"heed::paged_kv_cache::reserve", "[0, 16]", "17"});
+  testing::check_refused([&] { cache.reserve(a, -1); }, {"heed::paged_kv_cache::reserve", "-1"});
   testing::check_refused([&] { cache.truncate(a, 1); }, {"truncate", "1", "0"});
   cache.remove_sequence(a);
   testing::check_refused([&] { cache.fork(a); }, {"fork", "sequence 0"});

@@ -101,9 +101,10 @@ TEST_CASE("heads of RWKV-7 are independent, on any number of threads") {
     heed::rows<float> out(length, heads * d);
     heed::recurrence_options options;
     options.threads = threads;
+    heed::workspace memory;
     const auto split = [&](const heed::rows<float>& m) { return heed::split_heads(heed::view(m), heads); };
     heed::multi_head_rwkv7_into(split(e.r), split(e.w), split(e.k), split(e.v), split(e.a), split(e.b),
-                                heed::split_heads(heed::writable_view(out), heads), options);
+                                heed::split_heads(heed::writable_view(out), heads), options, memory);
     return out;
   };
   const heed::rows<float> clean = run(1);

@@ -174,9 +174,10 @@ TEST_CASE("batch entries and groups of the selective scan share a and the weight
     heed::rows<float> out(batch * length, groups * channels);
     heed::selective_scan_options options;
     options.threads = threads;
+    heed::workspace memory;
     const auto split = [&](const heed::rows<float>& m) { return heed::split_heads(heed::view(m), groups, batch); };
     heed::selective_scan_into(split(u), split(dt), heed::view(a), split(b), split(c),
-                              heed::split_heads(heed::writable_view(out), groups, batch), options);
+                              heed::split_heads(heed::writable_view(out), groups, batch), options, memory);
     return out;
   };
   const heed::rows<float> out = run(1);

@@ -1,52 +1,23 @@
-// The promise of attention_into: nothing is allocated once the workspace has grown. Two counters watch: every operator new of the
-// program, and Eigen's own check of its malloc (EIGEN_RUNTIME_NO_MALLOC), made to throw.
+// The promise of attention_into: nothing is allocated once the workspace has grown; and of workspaces and caches that cannot grow.
+// test_allocations.cpp has the other calls.
 
-#include <cstdint>
-#include <exception>
-#include <new>
-#include <stdexcept>
-#include <utility>
-#include <vector>
-
-/// Thrown where Eigen finds a condition broken; it allocates nothing itself.
-struct broken_condition : std::exception {
-  explicit broken_condition(const char* text) : condition(text) {}
-  const char* what() const noexcept override { return condition; }
-  const char* condition;
-};
-#ifndef EIGEN_RUNTIME_NO_MALLOC
-#define EIGEN_RUNTIME_NO_MALLOC
-#endif
-#define eigen_assert(condition) \
-  if (!(condition)) throw broken_condition(#condition)
+#include "support/allocations_of.hpp"
 
 #include <heed/multi_head.hpp>
 #include <heed/paged_kv_cache.hpp>
 #include <heed/workspace.hpp>
 
-#include "support/allocations.hpp"
+#include <cstdint>
+#include <new>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
 #include "support/example.hpp"
 #include "support/isas.hpp"
 #include "support/refusal.hpp"
 
-namespace {
-
-/// How often a call allocates: through operator new, or once more if Eigen wanted to.
-template <typename Call>
-long allocations_of(const Call& call) {
-  const long before = testing::allocations;
-  Eigen::internal::set_is_malloc_allowed(false);
-  long by_eigen = 0;
-  try {
-    call();
-  } catch (const broken_condition&) {
-    by_eigen = 1;
-  }
-  Eigen::internal::set_is_malloc_allowed(true);
-  return testing::allocations - before + by_eigen;
-}
-
-}  // namespace
+using testing::allocations_of;
 
 TEST_CASE("the counters see what they are there for") {
   CHECK(allocations_of([] {}) == 0);

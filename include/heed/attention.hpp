@@ -51,7 +51,8 @@ auto attention_with_lse(const Query& query, const Key& key, const Value& value, 
 }
 
 /// attention into the caller's own memory: out n_q x Dv, lse n_q x 1 or nullptr where it is not wanted. Both must have their size
-/// already and may not overlap the inputs. Allocates nothing once `memory` has grown and when the inputs lie in memory.
+/// already and may not overlap the inputs. Allocates nothing once `memory` has grown and when the inputs lie in memory; scalars
+/// without a kernel (long double, an autodiff type) do not use it and allocate.
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename Out,
           typename Lse, typename... Terms>
 void attention_into(const Query& query, const Key& key, const Value& value, Out&& out, Lse&& lse, const attention_options& options,
@@ -64,6 +65,17 @@ void attention_into(const Query& query, const Key& key, const Value& value, Out&
   }
   detail::forward(detail::make_problem("attention_into", in.query, in.key, in.value, writable_view(out), lse_view, options, terms...),
                   memory);
+}
+
+/// The bytes of the workspace that this call of attention_into takes: out and lse do not matter. With key_lengths, those of its
+/// largest need at any lengths.
+template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value,
+          typename... Terms>
+index attention_workspace_bytes(const Query& query, const Key& key, const Value& value, const attention_options& options = {},
+                                const Terms&... terms) {
+  constexpr const char* name = "attention_workspace_bytes";
+  const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in(name, query, key, value);
+  return detail::bytes_of(detail::make_shape_problem(name, in.query, in.key, in.value, options, terms...));
 }
 
 HEED_NAMESPACE_END

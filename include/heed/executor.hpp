@@ -29,7 +29,7 @@ class executor {
   virtual void after_task(int worker) { static_cast<void>(worker); }
 };
 
-/// Starts threads for each call and joins them: nothing to keep, some ten microseconds a thread a call.
+/// Starts threads for each call and joins them: nothing to keep, some ten microseconds a thread a call, and memory for the handles.
 class thread_executor : public executor {
  public:
   explicit thread_executor(int workers) : workers_(workers) {}

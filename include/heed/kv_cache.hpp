@@ -195,6 +195,8 @@ class kv_cache {
       if (detail::is_quantised<Stored>) row_scales = bhnd(scales.data(), batch, heads, capacity, 1);
       detail::stored_tensor<Stored> view(bhnd(elements.data(), batch, heads, capacity, dim), row_scales, batch, longest);
       view.first_rows = cache.first_.data();
+      view.lengths = cache.lengths_.data();
+      view.dropped = cache.dropped_.data();
       return view;
     }
 
@@ -276,27 +278,31 @@ class kv_cache {
 };
 
 namespace detail {
-/// The problem of queries against all that a cache holds.
-template <typename Scalar, typename Query, typename Cache, typename Lse, typename... Terms>
-auto make_cached_problem(const char* function, const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
-                         const tensor_view<Lse>& lse, const attention_options& options, const Terms&... terms) {
-  static_assert(scalars_fit<Scalar, Query>::value && lse_fits<Scalar, Lse>::value);
-  if (cache.window() >= 0 && (options.window_left < 0 || options.window_left > cache.window()))
-    fail_with("heed::", function, ": window_left ", options.window_left, " asks for more than the cache keeps: its window is ",
-              cache.window());
-  auto problem =
-      make_stored_problem(function, tensor_view<const Scalar>(query), cache.keys(), cache.values(), out, lse, options, terms...);
+/// Makes a checked problem one of queries against all that a cache holds.
+template <typename Scalar, typename Stored, typename Cache>
+void bind_cache(const char* function, const Cache& cache, problem<Scalar, Stored>& problem) {
+  const index window = problem.options.window_left;
+  if (cache.window() >= 0 && (window < 0 || window > cache.window()))
+    fail_with("heed::", function, ": window_left ", window, " asks for more than the cache keeps: its window is ", cache.window());
   if (problem.terms.key_lengths) fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
   if (problem.terms.function_blocks)
     fail_with("heed::", function,
               ": with a cache a mask function counts tokens and its blocks count rows; give blocks and mask_function apart");
-  problem.terms.key_lengths = cache.lengths();
   problem.cached = true;
-  problem.dropped = cache.dropped().data();
-  for (index b = 0; b < problem.batch(); ++b)
-    if (problem.dropped[b] > 0 && problem.n_q(b) > 0 && problem.band(b).low < 0)
+  const index* const dropped = problem.key.dropped;
+  for (index b = 0; dropped && b < problem.batch(); ++b)
+    if (dropped[b] > 0 && problem.n_q(b) > 0 && problem.band(b).low < 0)
       fail_with("heed::", function, ": the window of query 0 of sequence ", b, " begins ", -problem.band(b).low, " tokens before the ",
-                problem.n_kv(b), " that the cache holds; it has dropped ", problem.dropped[b]);
+                problem.n_kv(b), " that the cache holds; it has dropped ", dropped[b]);
+}
+
+template <typename Scalar, typename Query, typename Cache, typename Lse, typename... Terms>
+auto make_cached_problem(const char* function, const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
+                         const tensor_view<Lse>& lse, const attention_options& options, const Terms&... terms) {
+  static_assert(scalars_fit<Scalar, Query>::value && lse_fits<Scalar, Lse>::value);
+  auto problem =
+      make_stored_problem(function, tensor_view<const Scalar>(query), cache.keys(), cache.values(), out, lse, options, terms...);
+  bind_cache(function, cache, problem);
   return problem;
 }
 }  // namespace detail
@@ -307,11 +313,24 @@ auto make_cached_problem(const char* function, const tensor_view<Query>& query, 
 /// of their sequence (with causal::top_left, the first that the cache holds). With causal::bottom_right any cut of a prompt into
 /// chunks gives what one call gives; so that this holds for functions and dropout too, they are given the numbers of the tokens in the
 /// sequence as i and j. keep, bias and blocks count rows of the call. A rolling cache needs a window_left that is not larger than its
-/// window, and no more queries than were appended last. Throws std::invalid_argument where the sizes do not fit together.
+/// window, and no more queries than were appended last. Throws std::invalid_argument where the sizes do not fit together. Allocates
+/// nothing once `memory` has grown, which it does once for all lengths up to the capacity of a kv_cache, or the room in the tables of
+/// a paged one (see paged_kv_cache::reserve).
 template <typename Query, typename Cache, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
                            const tensor_view<Lse>& lse, const attention_options& options, workspace& memory, const Terms&... terms) {
   detail::forward(detail::make_cached_problem<Scalar>("cached_attention_into", query, cache, out, lse, options, terms...), memory);
+}
+
+/// The bytes of the workspace that this call of cached_attention_into takes, at any length that the cache has room for: out and lse do
+/// not matter.
+template <typename Query, typename Cache, typename... Terms>
+index cached_attention_workspace_bytes(const tensor_view<Query>& query, const Cache& cache, const attention_options& options,
+                                       const Terms&... terms) {
+  constexpr const char* name = "cached_attention_workspace_bytes";
+  auto p = detail::make_score_problem<std::remove_const_t<Query>>(name, query, cache.keys(), cache.values(), {}, options, terms...);
+  detail::bind_cache(name, cache, p);
+  return detail::bytes_of(p);
 }
 
 /// The same computed directly: the oracle of cached_attention_into.

@@ -18,6 +18,15 @@ void multi_head_attention_into(const tensor_view<Query>& query, const tensor_vie
   detail::forward(detail::make_problem<Scalar>("multi_head_attention_into", query, key, value, out, lse, options, terms...), memory);
 }
 
+/// The bytes of the workspace that this call of multi_head_attention_into takes: out and lse do not matter. With key_lengths, those of
+/// its largest need at any lengths.
+template <typename Query, typename Key, typename Value, typename... Terms>
+index multi_head_attention_workspace_bytes(const tensor_view<Query>& query, const tensor_view<Key>& key,
+                                           const tensor_view<Value>& value, const attention_options& options, const Terms&... terms) {
+  return detail::bytes_of(detail::make_shape_problem<std::remove_const_t<Query>>("multi_head_attention_workspace_bytes", query, key,
+                                                                                 value, options, terms...));
+}
+
 /// The same computed directly, head by head: the oracle of multi_head_attention_into.
 template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void reference_multi_head_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,

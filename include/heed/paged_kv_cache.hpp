@@ -10,8 +10,8 @@ HEED_NAMESPACE_BEGIN
 
 /// A cache in pages: sequences come and go, each holds a table of pages from one pool, and sequences that begin alike share the pages
 /// of their common prefix (Kwon et al. 2023). Stored is as for kv_cache. Invariant: a page belongs to as many sequences as its count
-/// says; a page that more than one holds is never written. A call that throws
-/// changes nothing.
+/// says; a page that more than one holds is never written. A call that throws changes nothing. Appending allocates nothing where the
+/// table of the sequence has room (see reserve).
 template <typename Stored>
 class paged_kv_cache {
  public:
@@ -38,7 +38,7 @@ class paged_kv_cache {
   index add_sequence() {
     for (index s = 0; s < static_cast<index>(sequences_.size()); ++s)
       if (!at(s).live) {
-        at(s) = sequence{true, 0, {}};
+        at(s).live = true;  // it is empty since it was removed, and its table keeps its memory
         return s;
       }
     sequences_.push_back({true, 0, {}});
@@ -63,6 +63,16 @@ class paged_kv_cache {
   index length(index s) const {
     check_sequence("length", s);
     return at(s).length;
+  }
+
+  /// Makes room in the table of sequence s for `tokens` tokens; less than there is room for changes nothing. Takes no page: those that
+  /// are free go to who appends first. Throws std::invalid_argument for a negative number, or one that the pool cannot hold.
+  void reserve(index s, index tokens) {
+    check_sequence("reserve", s);
+    const index most = key_.num_pages * page_rows_;
+    if (tokens < 0 || tokens > most)
+      detail::fail_with("heed::paged_kv_cache::reserve: tokens must be in [0, ", most, "], what all pages hold, but are ", tokens);
+    at(s).pages.reserve(static_cast<std::size_t>(tokens / page_rows_ + (tokens % page_rows_ != 0)));
   }
 
   /// Appends n tokens to sequence s: key [1, H_kv, n, key_dim], value [1, H_kv, n, value_dim].
@@ -113,52 +123,40 @@ class paged_kv_cache {
     }
   }
 
-  /// Some sequences as the batch of one call of cached_attention_into: batch entry b is sequences[b]. Holds copies of their tables:
-  /// make it anew after the cache has changed.
+  /// Some sequences as the batch of calls of cached_attention_into: batch entry b is sequences[b]. Looks at the cache and at the
+  /// caller's list, as they are at each call, and owns neither.
   class batch_view {
    public:
-    batch_view(const paged_kv_cache& cache, const index_list& sequences) : cache_(cache) {
+    batch_view(const paged_kv_cache& cache, const index_list& sequences) : cache_(cache), sequences_(sequences) {
       detail::check_list("paged_kv_cache::batch", "sequences", sequences);
-      for (const index s : sequences) {
-        cache.check_sequence("batch", s);
-        lengths_.push_back(cache.at(s).length);
-        stride_ = (std::max)(stride_, static_cast<index>(cache.at(s).pages.size()));
-      }
-      dropped_.assign(lengths_.size(), 0);
-      table_.assign(static_cast<std::size_t>(sequences.size * stride_), 0);
-      for (index b = 0; b < sequences.size; ++b) {
-        const std::vector<index>& pages = cache.at(sequences[b]).pages;
-        std::copy(pages.begin(), pages.end(), table_.begin() + b * stride_);
-      }
+      for (const index s : sequences) cache.check_sequence("batch", s);
     }
     index window() const { return -1; }
-    const std::vector<index>& lengths() const { return lengths_; }
-    const std::vector<index>& dropped() const { return dropped_; }
     detail::stored_tensor<Stored> keys() const { return view(cache_.key_); }
     detail::stored_tensor<Stored> values() const { return view(cache_.value_); }
 
    private:
-    friend class paged_kv_cache;
     template <typename Pool>
     detail::stored_tensor<Stored> view(const Pool& pool) const {
-      const index longest = lengths_.empty() ? 0 : *std::max_element(lengths_.begin(), lengths_.end());
-      detail::stored_tensor<Stored> view(pool.all_rows(), pool.all_scales(), static_cast<index>(lengths_.size()), longest);
-      view.table = table_.data();
-      view.table_stride = stride_;
+      index longest = 0, pages = 0;
+      for (const index s : sequences_) {
+        cache_.check_sequence("batch", s);  // it may have been removed since
+        longest = (std::max)(longest, cache_.at(s).length);
+        pages = (std::max)(pages, static_cast<index>(cache_.at(s).pages.capacity()));
+      }
+      detail::stored_tensor<Stored> view(pool.all_rows(), pool.all_scales(), sequences_.size, longest);
+      view.capacity = (std::min)(pages, pool.num_pages) * pool.page_rows;
+      view.sequences = cache_.sequences_.data();
+      view.names = sequences_;
       return view;
     }
     const paged_kv_cache& cache_;
-    std::vector<index> lengths_, dropped_, table_;
-    index stride_ = 0;
+    index_list sequences_;
   };
   batch_view batch(const index_list& sequences) const { return batch_view(*this, sequences); }
 
  private:
-  struct sequence {
-    bool live;
-    index length;
-    std::vector<index> pages;
-  };
+  using sequence = detail::paged_sequence;
 
   /// Keys or values of every page: [num_pages, heads, page_rows, dim], and the scales of int8.
   struct pool {

@@ -100,45 +100,66 @@ inline void check_rope(const char* function, index head_dim, const rope_options&
     fail_with("heed::", function, ": sequence_length must be 1 or more for dynamic_ntk, but is ", options.sequence_length);
 }
 
-/// rope_frequencies by the name of the function that was called.
-inline rope_frequencies_result checked_rope(const char* function, index head_dim, const rope_options& options) {
-  check_rope(function, head_dim, options);
-  const index rotary = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
-  constexpr double two_pi = 6.283185307179586476925286766559;
-  const double d = double(rotary), factor = options.factor, past = double(options.sequence_length) / options.original_length;
-  double stretch = 1;  // of the slowest frequency
-  if (options.scaling == rope_scaling::ntk) stretch = factor;
-  if (options.scaling == rope_scaling::dynamic_ntk && past > 1) stretch = factor * past - (factor - 1);
-  const double base = rotary > 2 ? options.base * std::pow(stretch, d / (d - 2)) : options.base;
+/// What options make of the pairs of a head.
+class rope {
+ public:
+  /// Checks the options of `function`.
+  rope(const char* function, index head_dim, const rope_options& given) : options(given) {
+    check_rope(function, head_dim, options);
+    rotary = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
+    const double d = double(rotary), factor = options.factor, past = double(options.sequence_length) / options.original_length;
+    double stretch = 1;  // of the slowest frequency
+    if (options.scaling == rope_scaling::ntk) stretch = factor;
+    if (options.scaling == rope_scaling::dynamic_ntk && past > 1) stretch = factor * past - (factor - 1);
+    base = rotary > 2 ? options.base * std::pow(stretch, d / (d - 2)) : options.base;
 
-  rope_frequencies_result result;
-  result.frequencies.resize(rotary / 2);
-  // yarn ramps over the pair number between the pairs that make beta_fast and beta_slow turns in original_length
-  const auto pair_of_turns = [&](double turns) {
-    return d * std::log(options.original_length / (turns * two_pi)) / (2 * std::log(options.base));
-  };
-  double first = pair_of_turns(options.beta_fast), last = pair_of_turns(options.beta_slow);
-  if (options.truncate) first = std::floor(first), last = std::ceil(last);
-  first = (std::max)(first, 0.0), last = (std::min)(last, d - 1);
-  for (index c = 0; c < rotary / 2; ++c) {
-    const double frequency = std::pow(base, -2.0 * double(c) / d);
+    // yarn ramps over the pair number between the pairs that make beta_fast and beta_slow turns in original_length
+    if (options.scaling == rope_scaling::yarn) {
+      const auto pair_of_turns = [&](double turns) {
+        return d * std::log(options.original_length / (turns * two_pi)) / (2 * std::log(options.base));
+      };
+      first = pair_of_turns(options.beta_fast), last = pair_of_turns(options.beta_slow);
+      if (options.truncate) first = std::floor(first), last = std::ceil(last);
+      first = (std::max)(first, 0.0), last = (std::min)(last, d - 1);
+    }
+
+    if (pairs() == 0) return;
+    // Unscaled frequencies rise or fall from pair to pair, and scaling divides them by at most factor: most calls look at two of them.
+    const double largest = (std::max)(unscaled(0), unscaled(pairs() - 1)) * (std::max)(1.0, 1 / factor);
+    if (is_finite(largest * 0x2p63)) return;  // the 2 is for rounding
+    for (index c = 0; c < pairs(); ++c)
+      if (!is_finite(frequency(c) * 0x1p63))  // times any position
+        fail_with("heed::", function, ": base ", options.base, " and factor ", factor, " make the frequency of pair ", c,
+                  " too large: ", frequency(c));
+  }
+
+  index pairs() const { return rotary / 2; }
+  /// Radians per position.
+  double frequency(index c) const {
+    const double as_trained = unscaled(c);
     double keep = 1;  // 1: as trained, 0: divided by factor
     if (options.scaling == rope_scaling::linear) keep = 0;
     if (options.scaling == rope_scaling::yarn)
       keep = 1 - (std::min)((std::max)((double(c) - first) / (std::max)(last - first, 0.001), 0.0), 1.0);
     if (options.scaling == rope_scaling::llama3) {
-      const double turns = options.original_length * frequency / two_pi;
+      const double turns = options.original_length * as_trained / two_pi;
       keep = (turns - options.low_freq_factor) / (options.high_freq_factor - options.low_freq_factor);
       keep = (std::min)((std::max)(keep, 0.0), 1.0);
     }
-    result.frequencies(c) = frequency * keep + frequency / factor * (1 - keep);
-    if (!is_finite(result.frequencies(c) * 0x1p63))  // times any position
-      fail_with("heed::", function, ": base ", options.base, " and factor ", factor, " make the frequency of pair ", c,
-                " too large: ", result.frequencies(c));
+    return as_trained * keep + as_trained / options.factor * (1 - keep);
   }
-  if (options.scaling == rope_scaling::yarn && factor > 1) result.magnitude = 0.1 * std::log(factor) + 1;
-  return result;
-}
+  double magnitude() const {
+    return options.scaling == rope_scaling::yarn && options.factor > 1 ? 0.1 * std::log(options.factor) + 1 : 1;
+  }
+
+ private:
+  static constexpr double two_pi = 6.283185307179586476925286766559;
+  double unscaled(index c) const { return std::pow(base, -2.0 * double(c) / double(rotary)); }
+
+  rope_options options;
+  index rotary;
+  double base, first = 0, last = 0;
+};
 }  // namespace detail
 
 /// The frequencies base^(-2c / rotary_dim) of a head of head_dim elements, scaled as the options say.
@@ -146,7 +167,12 @@ inline rope_frequencies_result checked_rope(const char* function, index head_dim
 /// uses, is not positive and finite, yarn's base not more than 1, beta_slow not less than beta_fast, low_freq_factor not less than
 /// high_freq_factor or dynamic_ntk's sequence_length less than 1.
 inline rope_frequencies_result rope_frequencies(index head_dim, const rope_options& options = {}) {
-  return detail::checked_rope("rope_frequencies", head_dim, options);
+  const detail::rope rope("rope_frequencies", head_dim, options);
+  rope_frequencies_result result;
+  result.frequencies.resize(rope.pairs());
+  for (index c = 0; c < rope.pairs(); ++c) result.frequencies(c) = rope.frequency(c);
+  result.magnitude = rope.magnitude();
+  return result;
 }
 
 namespace detail {
@@ -158,19 +184,15 @@ void turn(Scalar& a, Scalar& b, Acc cos, Acc sin) {
   b = Scalar(y * cos + x * sin);
 }
 
-/// rotate_into with arguments that have been checked.
+/// Turns pairs [first, last) out of `pairs` of token i of batch entry b, in every head, by the angles whose cos(c) and sin(c) are
+/// given.
 template <typename Scalar, typename Cos, typename Sin>
-void rotate_rows(const tensor_view<Scalar>& x, const Cos& cos, const Sin& sin, const index_list& positions, rope_layout layout) {
+void rotate_token(const tensor_view<Scalar>& x, index b, index i, index first, index last, index pairs, rope_layout layout,
+                  const Cos& cos, const Sin& sin) {
   using Acc = accumulator_t<Scalar>;
-  const index pairs = cos.cols();
   const index step = layout == rope_layout::interleaved ? 2 : 1, partner = layout == rope_layout::interleaved ? 1 : pairs;
-  for (index b = 0; b < x.batch; ++b)
-    for (index i = 0; i < x.rows; ++i) {
-      const index position = positions[b * x.rows + i];
-      for (index h = 0; h < x.heads; ++h)
-        for (index c = 0; c < pairs; ++c)
-          turn(x(b, h, i, step * c), x(b, h, i, step * c + partner), Acc(cos(position, c)), Acc(sin(position, c)));
-    }
+  for (index h = 0; h < x.heads; ++h)
+    for (index c = first; c < last; ++c) turn(x(b, h, i, step * c), x(b, h, i, step * c + partner), Acc(cos(c)), Acc(sin(c)));
 }
 }  // namespace detail
 
@@ -193,29 +215,44 @@ void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos,
   for (index t = 0; t < x.batch * x.rows; ++t)
     if (positions[t] < 0 || positions[t] >= cos.rows())
       detail::fail_with("heed::rotate_into: position ", positions[t], " of token ", t, " is not in the tables' ", cos.rows(), " rows");
-  detail::rotate_rows(x, cos.derived(), sin.derived(), positions, layout);
+  for (index b = 0; b < x.batch; ++b)
+    for (index i = 0; i < x.rows; ++i) {
+      const index position = positions[b * x.rows + i];
+      detail::rotate_token(
+          x, b, i, 0, cos.cols(), cos.cols(), layout, [&](index c) { return cos.derived()(position, c); },
+          [&](index c) { return sin.derived()(position, c); });
+    }
 }
 
 /// Rotary position embedding of every head of x [B, H, n, d] in place; token i of every batch entry stands at first_position + i.
 /// Apply it to queries and keys before attention; angles are computed in double. Throws as rope_frequencies does,
-/// and for positions that no index can hold.
+/// and for positions that no index can hold. Allocates nothing.
 template <typename Scalar>
 void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {}, index first_position = 0) {
   using Acc = accumulator_t<Scalar>;
   detail::check_view("apply_rope", "x", x);
-  const rope_frequencies_result rope = detail::checked_rope("apply_rope", x.cols, options);
+  const detail::rope rope("apply_rope", x.cols, options);
   if (first_position > (std::numeric_limits<index>::max)() - x.rows)
     detail::fail_with("heed::apply_rope: first_position ", first_position, " and ", x.rows, " tokens are more than an index can hold");
-  rows<Acc> cos(x.rows, rope.frequencies.size()), sin(x.rows, rope.frequencies.size());
-  for (index i = 0; i < x.rows; ++i)
-    for (index c = 0; c < cos.cols(); ++c) {
-      const double angle = double(first_position + i) * rope.frequencies(c);
-      cos(i, c) = Acc(rope.magnitude * std::cos(angle));
-      sin(i, c) = Acc(rope.magnitude * std::sin(angle));
+  constexpr index most = 64;  // pairs at a time: those of a usual head
+  const double magnitude = rope.magnitude();
+  double frequency[most];
+  Acc cos[most], sin[most];
+  for (index first = 0; first < rope.pairs(); first += most) {
+    const index last = (std::min)(first + most, rope.pairs());
+    for (index c = first; c < last; ++c) frequency[c - first] = rope.frequency(c);
+    for (index i = 0; i < x.rows; ++i) {
+      for (index c = first; c < last; ++c) {
+        const double angle = double(first_position + i) * frequency[c - first];
+        cos[c - first] = Acc(magnitude * std::cos(angle));
+        sin[c - first] = Acc(magnitude * std::sin(angle));
+      }
+      for (index b = 0; b < x.batch; ++b)
+        detail::rotate_token(
+            x, b, i, first, last, rope.pairs(), options.layout, [&](index c) { return cos[c - first]; },
+            [&](index c) { return sin[c - first]; });
     }
-  row_vector<index> positions(x.batch * x.rows);
-  for (index t = 0; t < positions.size(); ++t) positions(t) = t % x.rows;
-  detail::rotate_rows(x, cos, sin, positions, options.layout);
+  }
 }
 
 HEED_NAMESPACE_END

@@ -35,24 +35,35 @@ matrix_view<Scalar> whole(const tensor_view<Scalar>& view) {
   return view.head(0, 0, 0, view.rows);
 }
 
+/// x and one weight, checked.
+template <typename X, typename Weight>
+struct projection_inputs {
+  using scalar = typename X::Scalar;
+  projection_inputs(const char* name, const X& given_x, const Weight& given_weight, const attention_options& options)
+      : x(given_x), weight(given_weight) {
+    check_projection_types<X, Weight>();
+    check_options<accumulator_t<scalar>>(name, options);
+    check_equal(name, "weight: rows", given_weight.rows(), "x's d_model", given_x.cols());
+    check_view(name, "x", x.view);
+    check_view(name, "weight", weight.view);
+  }
+  input<scalar, X> x;
+  input<scalar, Weight> weight;
+};
+
 // The projections by the name of the function that was called.
 template <typename X, typename Weight, typename Out>
 void project_one(const char* name, const X& x, const Weight& weight, Out&& out, const attention_options& options, workspace& memory) {
-  check_projection_types<X, Weight>();
   using Scalar = typename X::Scalar;
   static_assert(std::is_same<Scalar, typename std::decay_t<Out>::Scalar>::value, "out must have the scalar type of x");
-  check_options<accumulator_t<Scalar>>(name, options);
-  check_equal(name, "weight: rows", weight.rows(), "x's d_model", x.cols());
+  const projection_inputs<X, Weight> in(name, x, weight, options);
+  const tensor_view<const Scalar>&x_view = in.x.view, &w_view = in.weight.view;
+  const tensor_view<Scalar> out_view = writable_view(out);
   check_equal(name, "out: rows", out.rows(), "x's rows", x.rows());
   check_equal(name, "out: columns", out.cols(), "weight's columns", weight.cols());
-  const input<Scalar, X> x_in(x);
-  const input<Scalar, Weight> w_in(weight);
-  const tensor_view<Scalar> out_view = writable_view(out);
-  check_view(name, "x", x_in.view);
-  check_view(name, "weight", w_in.view);
   check_view(name, "out", out_view);
-  check_apart(name, "out", out_view, "x", x_in.view, "weight", w_in.view);
-  project<Scalar, 1>(whole(x_in.view), {{whole(w_in.view), whole(out_view)}}, options, memory);
+  check_apart(name, "out", out_view, "x", x_view, "weight", w_view);
+  project<Scalar, 1>(whole(x_view), {{whole(w_view), whole(out_view)}}, options, memory);
 }
 
 template <typename X, typename Weight>
@@ -103,6 +114,13 @@ auto projected_qkv(const char* name, const X& x, const Wq& w_q, const Wk& w_k, c
 template <typename X, typename Weight, typename Out>
 void project_into(const X& x, const Weight& weight, Out&& out, const attention_options& options, workspace& memory) {
   detail::project_one("project_into", x, weight, out, options, memory);
+}
+
+/// The bytes of the workspace that this call of project_into takes: out does not matter.
+template <typename X, typename Weight>
+index project_workspace_bytes(const X& x, const Weight& weight, const attention_options& options = {}) {
+  const detail::projection_inputs<X, Weight> in("project_workspace_bytes", x, weight, options);
+  return detail::bytes_of<typename X::Scalar, 1>(detail::whole(in.x.view), {{detail::whole(in.weight.view), {}}}, options);
 }
 
 /// X W, a linear layer without bias: x n x d_model, weight d_model x d_out -> n x d_out. See project_into.

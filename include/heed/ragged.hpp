@@ -21,22 +21,28 @@ inline index check_starts(const char* function, const char* what, const index_li
   return starts.size - 1;
 }
 
-template <typename Scalar, typename Query, typename Key, typename Value, typename Lse, typename... Terms>
-problem<Scalar> make_ragged_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
-                                    const tensor_view<Value>& value, const tensor_view<Scalar>& out, const tensor_view<Lse>& lse,
-                                    const index_list& query_starts, const index_list& key_starts, const attention_options& options,
-                                    const Terms&... terms) {
-  problem<Scalar> p = make_problem<Scalar>(function, query, key, value, out, lse, options, terms...);
-  check_equal(function, "query: batch", query.batch, "the packed batch of", index{1});
-  const index sequences = check_starts(function, "query_starts", query_starts, query.rows);
-  check_equal(function, "key_starts: sequences", check_starts(function, "key_starts", key_starts, key.rows), "query_starts' sequences",
-              sequences);
+/// Makes a checked problem one of a ragged batch.
+template <typename Scalar>
+void bind_starts(const char* function, const index_list& query_starts, const index_list& key_starts, problem<Scalar>& p) {
+  check_equal(function, "query: batch", p.query.batch, "the packed batch of", index{1});
+  const index sequences = check_starts(function, "query_starts", query_starts, p.query.rows);
+  check_equal(function, "key_starts: sequences", check_starts(function, "key_starts", key_starts, p.key.rows),
+              "query_starts' sequences", sequences);
   if (p.terms.keep || p.terms.keep_bytes || p.terms.bias || p.terms.keep_bits || p.terms.sparse() || p.terms.key_lengths)
     fail_with("heed::", function,
               ": keep, keep_bits, bias, blocks and key_lengths are not offered for ragged batches; use a mask function, or call one "
               "sequence at a time");
   p.query_starts = query_starts;
   p.key_starts = key_starts;
+}
+
+template <typename Scalar, typename Query, typename Key, typename Value, typename Lse, typename... Terms>
+problem<Scalar> make_ragged_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
+                                    const tensor_view<Value>& value, const tensor_view<Scalar>& out, const tensor_view<Lse>& lse,
+                                    const index_list& query_starts, const index_list& key_starts, const attention_options& options,
+                                    const Terms&... terms) {
+  problem<Scalar> p = make_problem<Scalar>(function, query, key, value, out, lse, options, terms...);
+  bind_starts(function, query_starts, key_starts, p);
   return p;
 }
 
@@ -48,7 +54,7 @@ problem<Scalar> make_ragged_problem(const char* function, const tensor_view<Quer
 /// total_q, 1] or {}. Sequence b has query rows [query_starts[b], query_starts[b + 1]) and key rows [key_starts[b], key_starts[b + 1])
 /// (the cu_seqlens of other libraries, of 32 or 64 bits: one entry more than there are sequences, the first 0); a sequence may be
 /// empty. Causal and window count within the sequence. Throws std::invalid_argument for starts that fall or do not end at the number
-/// of rows, and as multi_head_attention_into does.
+/// of rows, and as multi_head_attention_into does. Allocates nothing once `memory` has grown.
 template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void ragged_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
                            const tensor_view<Scalar>& out, const tensor_view<Lse>& lse, const index_list& query_starts,
@@ -56,6 +62,17 @@ void ragged_attention_into(const tensor_view<Query>& query, const tensor_view<Ke
   detail::forward(detail::make_ragged_problem<Scalar>("ragged_attention_into", query, key, value, out, lse, query_starts, key_starts,
                                                       options, terms...),
                   memory);
+}
+
+/// The bytes of the workspace that this call of ragged_attention_into takes: out and lse do not matter.
+template <typename Query, typename Key, typename Value, typename... Terms>
+index ragged_attention_workspace_bytes(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
+                                       const index_list& query_starts, const index_list& key_starts, const attention_options& options,
+                                       const Terms&... terms) {
+  constexpr const char* name = "ragged_attention_workspace_bytes";
+  auto p = detail::make_shape_problem<std::remove_const_t<Query>>(name, query, key, value, options, terms...);
+  detail::bind_starts(name, query_starts, key_starts, p);
+  return detail::bytes_of(p);
 }
 
 /// The same computed directly: the oracle of ragged_attention_into.

@@ -2,9 +2,11 @@
 
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/recurrence.hpp>
+#include <heed/workspace.hpp>
 
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 HEED_NAMESPACE_BEGIN
 
@@ -24,11 +26,14 @@ struct rwkv7_terms {
 }  // namespace detail
 
 namespace detail {
-/// multi_head_rwkv7_into by the name of the function that was called.
-template <typename R, typename W, typename K, typename V, typename A, typename B, typename Scalar, typename... Terms>
-void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_view<W>& decay, const tensor_view<K>& key,
-               const tensor_view<V>& value, const tensor_view<A>& a, const tensor_view<B>& b, const tensor_view<Scalar>& out,
-               const recurrence_options& options, const Terms&... terms) {
+/// Numbers that a worker has: the state, and a token's r, w, k, a and b.
+constexpr index rwkv7_numbers(index d_k, index d_v) { return (d_v + 5) * d_k; }
+
+/// Checks every input of `name` and returns its terms.
+template <typename Scalar, typename R, typename W, typename K, typename V, typename A, typename B, typename... Terms>
+rwkv7_terms<accumulator_t<Scalar>> check_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_view<W>& decay,
+                                               const tensor_view<K>& key, const tensor_view<V>& value, const tensor_view<A>& a,
+                                               const tensor_view<B>& b, const recurrence_options& options, const Terms&... terms) {
   using Acc = accumulator_t<Scalar>;
   static_assert(std::is_same<std::remove_const_t<W>, Acc>::value,
                 "decay must have the scalar of the state: float for half and bfloat16");
@@ -47,14 +52,29 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
   check_input("a", a, d_k, "receptance");
   check_input("b", b, d_k, "receptance");
   check_input("value", value, d_v, "value");
-  check_input("out", out, d_v, "value");
   check_carry(name, given.carry, receptance.batch, receptance.heads, d_v, "value's head_dim", d_k, "receptance's head_dim");
+  product(name, "scratch for receptance's and value's head_dim, in bytes",  // a number for each pair, and a cache line
+          {d_v + 5, d_k + 1, index{sizeof(Acc) + 64}, workers_of(options)});
+  return given;
+}
+
+/// multi_head_rwkv7_into by the name of the function that was called.
+template <typename R, typename W, typename K, typename V, typename A, typename B, typename Scalar, typename... Terms>
+void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_view<W>& decay, const tensor_view<K>& key,
+               const tensor_view<V>& value, const tensor_view<A>& a, const tensor_view<B>& b, const tensor_view<Scalar>& out,
+               const recurrence_options& options, workspace& memory, const Terms&... terms) {
+  using Acc = accumulator_t<Scalar>;
+  const rwkv7_terms<Acc> given = check_rwkv7<Scalar>(name, receptance, decay, key, value, a, b, options, terms...);
+  const index d_k = receptance.cols, d_v = value.cols;
+  check_sequence(name, "out", out, "receptance", receptance);
+  check_equal(name, "out: head_dim", out.cols, "value's head_dim", d_v);
   check_apart(name, "out", out, "receptance", receptance, "decay", decay, "key", key, "value", value, "a", a, "b", b, "carry",
               given.carry);
 
-  for_each_head(receptance.batch, receptance.heads, options, [&](index entry, index h) {
-    loaded_state<Acc> state(given.carry, entry, h, d_v, d_k);
-    state_row<Acc> rt(d_k), wt(d_k), kt(d_k), at(d_k), bt(d_k);
+  const auto run_head = [&](index entry, index h, Acc* numbers) {
+    const auto take = [&](index count) { return std::exchange(numbers, numbers + count); };
+    loaded_state<Acc> state(take(d_v * d_k), given.carry, entry, h, d_v, d_k);
+    Eigen::Map<state_row<Acc>> rt(take(d_k), d_k), wt(take(d_k), d_k), kt(take(d_k), d_k), at(take(d_k), d_k), bt(take(d_k), d_k);
     for (index t = 0; t < receptance.rows; ++t) {
       load_row(receptance, entry, h, t, rt);
       load_row(decay, entry, h, t, wt);
@@ -72,7 +92,8 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
       state.settle(t);
     }
     state.store();
-  });
+  };
+  for_each_head<Acc>(receptance.batch, receptance.heads, options, rwkv7_numbers(d_k, d_v), memory, run_head);
 }
 }  // namespace detail
 
@@ -84,12 +105,24 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
 /// state, value [B, H, T, d_v] -> out [B, H, T, d_v]. Where w and a are both 0 the state's column is forgotten, whatever it held; an
 /// entry of the state below the smallest normal number counts as 0. The model's a is minus the unit removal key, its b the same times
 /// the in-context rate. The one term is carry, [B, H, d_v, d_k]. Throws std::invalid_argument for sizes that do not fit together,
-/// before anything is written.
+/// before anything is written. Allocates nothing once `memory` has grown.
 template <typename R, typename W, typename K, typename V, typename A, typename B, typename Scalar, typename... Terms>
 void multi_head_rwkv7_into(const tensor_view<R>& receptance, const tensor_view<W>& decay, const tensor_view<K>& key,
                            const tensor_view<V>& value, const tensor_view<A>& a, const tensor_view<B>& b,
-                           const tensor_view<Scalar>& out, const recurrence_options& options, const Terms&... terms) {
-  detail::run_rwkv7("multi_head_rwkv7_into", receptance, decay, key, value, a, b, out, options, terms...);
+                           const tensor_view<Scalar>& out, const recurrence_options& options, workspace& memory,
+                           const Terms&... terms) {
+  detail::run_rwkv7("multi_head_rwkv7_into", receptance, decay, key, value, a, b, out, options, memory, terms...);
+}
+
+/// The bytes of the workspace that this call of multi_head_rwkv7_into takes.
+template <typename R, typename W, typename K, typename V, typename A, typename B, typename... Terms>
+index multi_head_rwkv7_workspace_bytes(const tensor_view<R>& receptance, const tensor_view<W>& decay, const tensor_view<K>& key,
+                                       const tensor_view<V>& value, const tensor_view<A>& a, const tensor_view<B>& b,
+                                       const recurrence_options& options, const Terms&... terms) {
+  using Scalar = std::remove_const_t<R>;
+  detail::check_rwkv7<Scalar>("multi_head_rwkv7_workspace_bytes", receptance, decay, key, value, a, b, options, terms...);
+  return detail::numbers_bytes<accumulator_t<Scalar>>(receptance.batch, receptance.heads, options,
+                                                      detail::rwkv7_numbers(receptance.cols, value.cols));
 }
 
 /// The same for one head: receptance, decay, key, a and b T x d_k, value T x d_v -> T x d_v.
@@ -106,8 +139,9 @@ auto rwkv7(const R& receptance, const W& decay, const K& key, const V& value, co
   const detail::input<Scalar, A> a_in(a);
   const detail::input<Scalar, B> b_in(b);
   rows<Scalar> out(v_in.view.rows, v_in.view.cols);
+  workspace memory;
   detail::run_rwkv7("rwkv7", r_in.view, w_in.view, k_in.view, v_in.view, a_in.view, b_in.view, writable_view(out),
-                    recurrence_options(), terms...);
+                    recurrence_options(), memory, terms...);
   return out;
 }
 

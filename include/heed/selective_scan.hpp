@@ -2,9 +2,11 @@
 
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/recurrence.hpp>
+#include <heed/workspace.hpp>
 
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 HEED_NAMESPACE_BEGIN
 
@@ -90,11 +92,14 @@ detail::silu_gate_term<typename Derived::Scalar> silu_gate(const Eigen::DenseBas
 }
 
 namespace detail {
-/// selective_scan_into by the name of the function that was called.
-template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar, typename... Terms>
-void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a,
-                        const tensor_view<B>& b, const tensor_view<C>& c, const tensor_view<Scalar>& out,
-                        const selective_scan_options& options, const Terms&... terms) {
+/// Numbers that a worker of the scan has: the state, the rates, the slowest and fastest of each channel, and a token's b and c.
+constexpr index scan_numbers(index channels, index d_state) { return 2 * (channels * d_state + channels + d_state); }
+
+/// Checks every input of `name` and returns its terms.
+template <typename Scalar, typename U, typename Dt, typename A, typename B, typename C, typename... Terms>
+selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a,
+                                        const tensor_view<B>& b, const tensor_view<C>& c, const selective_scan_options& options,
+                                        const Terms&... terms) {
   using Acc = accumulator_t<Scalar>;
   static_assert(std::is_same<std::remove_const_t<A>, Acc>::value, "a must have the scalar of the state: float for half and bfloat16");
   selective_scan_terms<Scalar> given;
@@ -122,23 +127,38 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
   check_equal(name, "a: rows", a.rows, "u's channels", channels);
   check_input("b", b, "d_state", b.cols, "a's d_state", d_state);
   check_input("c", c, "d_state", c.cols, "a's d_state", d_state);
-  check_input("out", out, "channels", out.cols, "u's channels", channels);
   check_channels("skip", given.skip);
   check_channels("step_bias", given.step_bias);
   if (given.silu_gate) check_input("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u's channels", channels);
   check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state, "a's d_state");
+  product(name, "scratch for a's channels and d_state, in bytes",  // 2 numbers for each pair, and a cache line
+          {channels + 1, d_state + 1, index{2 * sizeof(Acc) + 64}, workers_of(options)});
+  return given;
+}
+
+/// selective_scan_into by the name of the function that was called.
+template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar, typename... Terms>
+void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a,
+                        const tensor_view<B>& b, const tensor_view<C>& c, const tensor_view<Scalar>& out,
+                        const selective_scan_options& options, workspace& memory, const Terms&... terms) {
+  using Acc = accumulator_t<Scalar>;
+  const selective_scan_terms<Scalar> given = check_scan<Scalar>(name, u, dt, a, b, c, options, terms...);
+  const index channels = u.cols, d_state = a.cols;
+  check_sequence(name, "out", out, "u", u);
+  check_equal(name, "out: channels", out.cols, "u's channels", channels);
   check_apart(name, "out", out, "u", u, "dt", dt, "a", a, "b", b, "c", c, "skip", given.skip, "step_bias", given.step_bias,
               "silu_gate", given.silu_gate, "carry", given.carry);
 
-  for_each_head(u.batch, u.heads, options, [&](index entry, index g) {
-    loaded_state<Acc> state(given.carry, entry, g, channels, d_state);
-    loaded_state<Acc> rate(std::nullopt, 0, 0, channels, d_state);
+  for_each_head<Acc>(u.batch, u.heads, options, scan_numbers(channels, d_state), memory, [&](index entry, index g, Acc* numbers) {
+    const auto take = [&](index count) { return std::exchange(numbers, numbers + count); };
+    loaded_state<Acc> state(take(channels * d_state), given.carry, entry, g, channels, d_state);
+    Eigen::Map<rows<Acc>> rate(take(channels * d_state), channels, d_state);
     const matrix_view<A> rates = broadcast_head(a, entry, g);
-    state_row<Acc> slowest(channels), fastest(channels);  // of each channel's rates
+    Eigen::Map<state_row<Acc>> slowest(take(channels), channels), fastest(take(channels), channels);  // of each channel's rates
     for (index i = 0; i < channels; ++i) {
       slowest(i) = fastest(i) = Acc(0);
       for (index n = 0; n < d_state; ++n) {
-        rate.value(i, n) = rates(i, n);
+        rate(i, n) = rates(i, n);
         if (rates(i, n) > slowest(i)) slowest(i) = rates(i, n);
         if (rates(i, n) < fastest(i)) fastest(i) = rates(i, n);
       }
@@ -147,7 +167,7 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
     if (given.skip) skips = broadcast_head(*given.skip, entry, g);
     if (given.step_bias) biases = broadcast_head(*given.step_bias, entry, g);
 
-    state_row<Acc> bt(d_state), ct(d_state);
+    Eigen::Map<state_row<Acc>> bt(take(d_state), d_state), ct(take(d_state), d_state);
     for (index t = 0; t < u.rows; ++t) {
       load_row(b, entry, g, t, bt);
       load_row(c, entry, g, t, ct);
@@ -157,7 +177,7 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
         if (biases.data) step += biases(0, i);
         if (options.softplus) step = softplus(step);
         Eigen::Map<state_row<Acc>> x(state.value.data() + i * d_state, d_state);
-        const Eigen::Map<const state_row<Acc>> rates_i(rate.value.data() + i * d_state, d_state);
+        const Eigen::Map<const state_row<Acc>> rates_i(rate.data() + i * d_state, d_state);
         if (is_negative_infinity(Acc(step * slowest(i))) || is_negative_infinity(Acc(step * fastest(i))))
           for (index n = 0; n < d_state; ++n)
             if (is_negative_infinity(Acc(step * rates_i(n)))) x(n) = Acc(0);  // forgotten, not multiplied by 0
@@ -181,12 +201,23 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
 ///
 /// u and dt [B, G, T, channels], a [B, G, channels, d_state] in the scalar of the state, each extent of batch and groups its own or 1,
 /// b and c [B, G, T, d_state] -> out [B, G, T, channels]. Terms: skip (D), step_bias, silu_gate (z), carry [B, G, channels, d_state].
-/// Throws std::invalid_argument for sizes that do not fit together, before anything is written.
+/// Throws std::invalid_argument for sizes that do not fit together, before anything is written. Allocates nothing once `memory` has
+/// grown.
 template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar, typename... Terms>
 void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a, const tensor_view<B>& b,
                          const tensor_view<C>& c, const tensor_view<Scalar>& out, const selective_scan_options& options,
-                         const Terms&... terms) {
-  detail::run_selective_scan("selective_scan_into", u, dt, a, b, c, out, options, terms...);
+                         workspace& memory, const Terms&... terms) {
+  detail::run_selective_scan("selective_scan_into", u, dt, a, b, c, out, options, memory, terms...);
+}
+
+/// The bytes of the workspace that this call of selective_scan_into takes.
+template <typename U, typename Dt, typename A, typename B, typename C, typename... Terms>
+index selective_scan_workspace_bytes(const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a,
+                                     const tensor_view<B>& b, const tensor_view<C>& c, const selective_scan_options& options,
+                                     const Terms&... terms) {
+  using Scalar = std::remove_const_t<U>;
+  detail::check_scan<Scalar>("selective_scan_workspace_bytes", u, dt, a, b, c, options, terms...);
+  return detail::numbers_bytes<accumulator_t<Scalar>>(u.batch, u.heads, options, detail::scan_numbers(u.cols, a.cols));
 }
 
 /// The same for one sequence: u and dt T x channels, a channels x d_state, b and c T x d_state -> T x channels.
@@ -202,8 +233,9 @@ auto selective_scan(const U& u, const Dt& dt, const A& a, const B& b, const C& c
   const detail::input<Scalar, B> b_in(b);
   const detail::input<Scalar, C> c_in(c);
   rows<Scalar> out(u_in.view.rows, u_in.view.cols);
+  workspace memory;
   detail::run_selective_scan("selective_scan", u_in.view, dt_in.view, a_in.view, b_in.view, c_in.view, writable_view(out), options,
-                             terms...);
+                             memory, terms...);
   return out;
 }
 

@@ -136,9 +136,10 @@ void run_rwkv7_in(const test_case& c, const std::string& type, failures& failed)
   const heed::index heads = extent(c.input("k"), 0), length = extent(c.input("k"), 1), d_k = extent(c.input("k"), 2),
                     d_v = extent(c.input("v"), 2);
   numbers<Scalar> out(heads * length * d_v), state = state_values<Scalar>(c, "initial_state", heads * d_v * d_k);
+  heed::workspace memory;
   heed::multi_head_rwkv7_into(view_of(c.input("r"), r.data()), view_of(c.input("w"), w.data()), view_of(c.input("k"), k.data()),
                               view_of(c.input("v"), v.data()), view_of(c.input("a"), a.data()), view_of(c.input("b"), b.data()),
-                              heed::bhnd(out.data(), 1, heads, length, d_v), {},
+                              heed::bhnd(out.data(), 1, heads, length, d_v), {}, memory,
                               heed::carry(heed::bhnd(state.data(), 1, heads, d_v, d_k)));
   compare(c, type, "o", out, failed);
   compare(c, type, "final_state", state, failed);
@@ -153,9 +154,10 @@ void run_selective_scan_in(const test_case& c, const std::string& type, failures
   numbers<Scalar> out(length * channels), state = state_values<Scalar>(c, "initial_state", channels * d_state);
   heed::selective_scan_options options;
   options.softplus = c.options.value("softplus", false);
+  heed::workspace memory;
   heed::selective_scan_into(view_of(c.input("u"), u.data()), view_of(c.input("dt"), dt.data()), view_of(c.input("a"), a.data()),
                             view_of(c.input("b"), b.data()), view_of(c.input("c"), m.data()),
-                            heed::bhnd(out.data(), 1, 1, length, channels), options, heed::when(d.size() > 0, heed::skip(d)),
+                            heed::bhnd(out.data(), 1, 1, length, channels), options, memory, heed::when(d.size() > 0, heed::skip(d)),
                             heed::when(bias.size() > 0, heed::step_bias(bias)),
                             heed::when(z.size() > 0, heed::silu_gate(heed::bhnd(z.data(), 1, 1, length, channels))),
                             heed::carry(heed::bhnd(state.data(), 1, 1, channels, d_state)));

@@ -4,7 +4,6 @@
 #include <heed/detail/dispatch.hpp>
 #include <heed/detail/problem.hpp>
 #include <heed/executor.hpp>
-#include <heed/workspace.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -50,9 +49,13 @@ decode_kernel<Query, Stored, Acc> select_decode(isa target) {
 /// row by row. Measured on AVX-512: one query wins from a few keys on, 4 from some hundred, 8 from two thousand, 16 never by much.
 /// Block masks stay with the forward kernel, which does not read what they hide.
 template <typename Scalar, typename Stored>
-bool is_decode(const problem<Scalar, Stored>& p, index b) {
+bool is_decode(const problem<Scalar, Stored>& p, index b, index n_kv) {
   if (p.terms.sparse()) return false;
-  return p.n_q(b) <= 1 || (p.n_q(b) <= 8 && p.n_kv(b) >= 256 * p.n_q(b));
+  return p.n_q(b) <= 1 || (p.n_q(b) <= 8 && n_kv >= 256 * p.n_q(b));
+}
+template <typename Scalar, typename Stored>
+bool is_decode(const problem<Scalar, Stored>& p, index b) {
+  return is_decode(p, b, p.n_kv(b));
 }
 
 /// Keys that one task reads. It follows from the number of keys alone, so that neither threads nor the rest of a batch change a
@@ -61,10 +64,14 @@ inline index decode_part(index n_kv) {
   return (std::max)(11 * decode_block, (n_kv / 32 + decode_block - 1) / decode_block * decode_block);
 }
 
-/// The keys of sequence b that any of its queries may see by position, cut into parts.
+/// The parts that any number of keys up to `most` can make. One has 11 blocks or more, and no less than the whole part of n / 32: from
+/// 352 blocks on the remainder may make one more than 32.
+inline index most_decode_parts(index most) { return (std::min)(index{33}, (most + 11 * decode_block - 1) / (11 * decode_block)); }
+
+/// The keys of sequence b that any of its queries may see by position, cut into parts: at least one, which may have no key.
 struct decode_cut {
   index begin = 0, end = 0, part = 1;
-  index parts() const { return (end - begin + part - 1) / part; }
+  index parts() const { return (std::max)(index{1}, (end - begin + part - 1) / part); }
 };
 template <typename Scalar, typename Stored>
 decode_cut cut_keys(const problem<Scalar, Stored>& p, index b) {
@@ -119,59 +126,95 @@ index decode_heads(const problem<Scalar, Stored>& p, index parts) {
   return heads;
 }
 
-struct every_sequence {
-  bool operator()(index) const { return true; }
+/// How sequences run on decode. It follows from shapes, lengths and strides alone.
+struct decode_plan {
+  index rows = 0;     // query rows of a key/value head
+  index longest = 0;  // parts of a sequence
+  index together = 1, bundles = 0, tasks = 0;
+  index score_bytes = 0, query_bytes = 0, head_bytes = 0, params_bytes = 0, worker_bytes = 0;
+  index result_size = 0;  // elements that a part of a head leaves
+  index bytes = 0;        // of all workers, and all results
+  int workers = 1;
 };
 
-/// Few queries against many keys, for the sequences b that are `chosen`. A task is all query rows of some key/value heads against a
-/// part of their keys; then the parts of each head are merged in a fixed order.
-template <typename Scalar, typename Stored, typename Chosen = every_sequence>
-void decode(const problem<Scalar, Stored>& p, workspace& memory, const Chosen& chosen = {}) {
+/// For sequences of parts(b) parts; 0: decode does not take it.
+template <typename Scalar, typename Stored, typename Parts>
+decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
+  using Acc = accumulator_t<Scalar>;
+  using In = kernel_scalar<Stored>;
+  const index batch = p.batch(), kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols;
+  decode_plan plan;
+  index all_parts = 0;
+  for (index b = 0; b < batch; ++b) {
+    const index of_b = parts(b);
+    if (of_b == 0) continue;
+    plan.longest = (std::max)(plan.longest, of_b);
+    all_parts += of_b;
+    plan.rows = (std::max)(plan.rows, p.n_q(b) * group);
+  }
+  if (plan.rows == 0) return plan;
+  plan.together = decode_heads(p, all_parts);
+  plan.bundles = (kv_heads + plan.together - 1) / plan.together;
+  plan.tasks = batch * plan.bundles * plan.longest;
+  plan.workers = workers_of(p.options, plan.tasks);
+
+  plan.score_bytes = padded_bytes(group * index{sizeof(score_params<Acc>)});
+  plan.query_bytes = padded_bytes(plan.rows * padded_row(d_k) * index{sizeof(Acc)});
+  plan.head_bytes = plan.score_bytes + plan.query_bytes + padded_bytes(decode_scratch(plan.rows, d_k) * index{sizeof(Acc)});
+  plan.params_bytes = padded_bytes(plan.together * index{sizeof(decode_params<In, Acc>)});
+  plan.worker_bytes = plan.params_bytes + plan.together * plan.head_bytes +
+                      padded_bytes(decode_copies<Acc>::elements(plan.rows, d_k, d_v) * index{sizeof(Acc)});
+  plan.result_size = plan.rows * (d_v + 2);
+  plan.bytes = plan.workers * plan.worker_bytes + batch * kv_heads * plan.longest * plan.result_size * index{sizeof(Acc)};
+  return plan;
+}
+
+/// For the sequences b that are `chosen`, as long as they are.
+template <typename Scalar, typename Stored, typename Chosen>
+decode_plan plan_decode_now(const problem<Scalar, Stored>& p, const Chosen& chosen) {
+  return plan_decode(p, [&](index b) { return chosen(b) ? cut_keys(p, b).parts() : 0; });
+}
+
+/// For the sequences of a call that grows: what it needs is enough at any length, for heads that go together, workers and results are
+/// no more where there are fewer parts.
+template <typename Scalar, typename Stored>
+decode_plan plan_longest_decode(const problem<Scalar, Stored>& p) {
+  return plan_decode(p, [&](index b) {
+    if (!is_decode(p, b, p.key.capacity)) return index{0};
+    const detail::band band = p.band(b);
+    return (std::max)(index{1}, most_decode_parts((std::min)(p.key.capacity, p.n_q(b) + (band.high - band.low))));
+  });
+}
+
+/// Few queries against many keys, for the sequences b that are `chosen`, as planned. A task is all query rows of some key/value heads
+/// against a part of their keys; then the parts of each head are merged in a fixed order.
+template <typename Scalar, typename Stored, typename Chosen>
+void decode(const problem<Scalar, Stored>& p, const decode_plan& plan, void* memory, const Chosen& chosen) {
   using Acc = accumulator_t<Scalar>;
   using Query = kernel_scalar<Scalar>;
   using In = kernel_scalar<Stored>;
-  const index batch = p.batch(), kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols;
-  index longest = 1, most_rows = 0, all_parts = 0;  // parts of a sequence: at least one, which may have no key
-  for (index b = 0; b < batch; ++b) {
-    if (!chosen(b)) continue;
-    const index parts = (std::max)(index{1}, cut_keys(p, b).parts());
-    longest = (std::max)(longest, parts);
-    all_parts += parts;
-    most_rows = (std::max)(most_rows, p.n_q(b) * group);
-  }
-  if (most_rows == 0) return;
+  if (plan.rows == 0) return;
+  const index kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols, longest = plan.longest;
   const auto kernel = select_decode<Query, In, Acc>(p.options.target);
-  const index together = decode_heads(p, all_parts), bundles = (kv_heads + together - 1) / together;
-  const index tasks = batch * bundles * longest;
-  const int workers = workers_of(p.options, tasks);
-
-  const index score_bytes = padded_bytes(group * index{sizeof(score_params<Acc>)});
-  const index query_bytes = padded_bytes(most_rows * padded_row(d_k) * index{sizeof(Acc)});
-  const index head_bytes = score_bytes + query_bytes + padded_bytes(decode_scratch(most_rows, d_k) * index{sizeof(Acc)});
-  const index params_bytes = padded_bytes(together * index{sizeof(decode_params<In, Acc>)});
-  const index worker_bytes =
-      params_bytes + together * head_bytes + padded_bytes(decode_copies<Acc>::elements(most_rows, d_k, d_v) * index{sizeof(Acc)});
-  const index result_size = most_rows * (d_v + 2);
-  unsigned char* const scratch = static_cast<unsigned char*>(
-      memory.reserve(workers * worker_bytes + batch * kv_heads * longest * result_size * index{sizeof(Acc)}));
-  Acc* const results = reinterpret_cast<Acc*>(scratch + workers * worker_bytes);
+  unsigned char* const scratch = static_cast<unsigned char*>(memory);
+  Acc* const results = reinterpret_cast<Acc*>(scratch + plan.workers * plan.worker_bytes);
   const auto results_of = [&](index b, index h_kv) {
-    return decode_results<Acc>{results + (b * kv_heads + h_kv) * longest * result_size, p.n_q(b) * group, d_v};
+    return decode_results<Acc>{results + (b * kv_heads + h_kv) * longest * plan.result_size, p.n_q(b) * group, d_v};
   };
 
-  for_each_task(tasks, workers, p.options.executor, [&](index task, int worker) {
-    const index part = task % longest, first_head = task / longest % bundles * together, b = task / longest / bundles;
+  for_each_task(plan.tasks, plan.workers, p.options.executor, [&](index task, int worker) {
+    const index part = task % longest, first_head = task / longest % plan.bundles * plan.together, b = task / longest / plan.bundles;
     if (!chosen(b) || p.n_q(b) == 0) return;
     const decode_cut cut = cut_keys(p, b);
-    if (part > 0 && part >= cut.parts()) return;
-    unsigned char* const own = scratch + worker * worker_bytes;
+    if (part >= cut.parts()) return;
+    unsigned char* const own = scratch + worker * plan.worker_bytes;
     auto* const heads = reinterpret_cast<decode_params<In, Acc>*>(own);
-    const index num_heads = (std::min)(together, kv_heads - first_head);
+    const index num_heads = (std::min)(plan.together, kv_heads - first_head);
     for (index n = 0; n < num_heads; ++n) {
       const index h_kv = first_head + n;
-      unsigned char* const of_head = own + params_bytes + n * head_bytes;
+      unsigned char* const of_head = own + plan.params_bytes + n * plan.head_bytes;
       score_params<Acc>* const score = reinterpret_cast<score_params<Acc>*>(of_head);
-      Acc* const query = reinterpret_cast<Acc*>(of_head + score_bytes);
+      Acc* const query = reinterpret_cast<Acc*>(of_head + plan.score_bytes);
       for (index g = 0; g < group; ++g) {
         const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + g);
         new (score + g) score_params<Acc>(head.score);
@@ -195,17 +238,17 @@ void decode(const problem<Scalar, Stored>& p, workspace& memory, const Chosen& c
       params.out = result.out(part, 0);
       params.max = &result.largest(part, 0);
       params.sum = &result.sum(part, 0);
-      params.scratch = of_head + score_bytes + query_bytes;
+      params.scratch = of_head + plan.score_bytes + plan.query_bytes;
     }
-    kernel.run(heads, num_heads,
-               decode_copies<Acc>::carve(reinterpret_cast<Acc*>(own + params_bytes + together * head_bytes), d_k, d_v));
+    unsigned char* const copies = own + plan.params_bytes + plan.together * plan.head_bytes;
+    kernel.run(heads, num_heads, decode_copies<Acc>::carve(reinterpret_cast<Acc*>(copies), d_k, d_v));
   });
 
-  for_each_task(batch * kv_heads, workers, p.options.executor, [&](index task, int) {
+  for_each_task(p.batch() * kv_heads, plan.workers, p.options.executor, [&](index task, int) {
     const index h_kv = task % kv_heads, b = task / kv_heads;
     if (!chosen(b)) return;
     const decode_results<Acc> result = results_of(b, h_kv);
-    const index parts = (std::max)(index{1}, cut_keys(p, b).parts());
+    const index parts = cut_keys(p, b).parts();
     for (index row = 0; row < result.rows; ++row) {
       const index i = row % p.n_q(b);
       const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + row / p.n_q(b));

@@ -50,16 +50,48 @@ gemm_kernel<In> select_gemm(isa target) {
   }
 }
 
-/// x times every weight on the kernels: rows of x are cut into blocks and, where these are too few for the threads, columns into
+/// How x is multiplied by its weights: rows of x are cut into blocks and, where these are too few for the threads, columns into
 /// ranges. How they are cut changes no result.
+struct gemm_plan {
+  bool few = false;
+  index panels = 0, block = 0, splits = 1, tasks = 0;
+  index worker_bytes = 0, bytes = 0;  // of scratch; of that of all workers
+  int workers = 1;
+};
+
+template <typename Scalar, std::size_t Count>
+gemm_plan plan_projections(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count],
+                           const attention_options& options) {
+  gemm_plan plan;
+  if (x.cols == 0) return plan;
+  const size panel_cols = select_gemm<kernel_scalar<Scalar>>(options.target).panel_cols;
+  plan.few = x.rows <= gemm_few_rows;
+  for (const projection<Scalar>& p : projections) {
+    plan.panels += gemm_panels(p.weight.cols, panel_cols);
+    plan.few = plan.few && (p.weight.row_stride == 1 || p.weight.col_stride == 1);
+  }
+  if (x.rows == 0 || plan.panels == 0) return plan;
+  plan.block = (std::min)(x.rows, gemm_rows);
+  const index row_blocks = (x.rows + plan.block - 1) / plan.block;
+  const index wanted = workers_of(options) == 1 ? 1 : 4 * index{workers_of(options)};  // tasks
+  plan.splits = (std::min)(plan.panels, (wanted + row_blocks - 1) / row_blocks);
+  plan.tasks = row_blocks * plan.splits;
+  plan.workers = workers_of(options, plan.tasks);
+  plan.worker_bytes = index{sizeof(accumulator_t<Scalar>)} *
+                      gemm_stride(plan.few ? gemm_few_scratch(plan.block, x.cols) : gemm_scratch(plan.block, x.cols, panel_cols));
+  plan.bytes = plan.workers * plan.worker_bytes;
+  return plan;
+}
+
+/// x times every weight on the kernels.
 template <typename Scalar, std::size_t Count>
 void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count],
                         const attention_options& options, workspace& memory) {
   using In = kernel_scalar<Scalar>;
   const gemm_kernel<In> kernel = select_gemm<In>(options.target);
+  const gemm_plan plan = plan_projections(x, projections, options);
+  if (plan.tasks == 0) return;
   gemm_product<In> products[Count];
-  index panels = 0;
-  bool few = x.rows <= gemm_few_rows;
   for (std::size_t i = 0; i < Count; ++i) {
     const matrix_view<const Scalar>& w = projections[i].weight;
     const matrix_view<Scalar>& out = projections[i].out;
@@ -70,34 +102,33 @@ void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Sca
                    w.col_stride,
                    out.row_stride,
                    out.col_stride};
-    panels += gemm_panels(w.cols, kernel.panel_cols);
-    few = few && (w.row_stride == 1 || w.col_stride == 1);
   }
-  if (x.rows == 0 || panels == 0) return;
-
-  const index block = (std::min)(x.rows, gemm_rows), row_blocks = (x.rows + block - 1) / block;
-  const index wanted = workers_of(options) == 1 ? 1 : 4 * index{workers_of(options)};  // tasks
-  const index splits = (std::min)(panels, (wanted + row_blocks - 1) / row_blocks);
-  const index tasks = row_blocks * splits;
-  const int workers = workers_of(options, tasks);
-  const index bytes = index{sizeof(accumulator_t<Scalar>)} *
-                      gemm_stride(few ? gemm_few_scratch(block, x.cols) : gemm_scratch(block, x.cols, kernel.panel_cols));
-  unsigned char* const scratch = static_cast<unsigned char*>(memory.reserve(workers * bytes));
-  for_each_task(tasks, workers, options.executor, [&](index task, int worker) {
-    const index row = task / splits * block, split = task % splits;
+  unsigned char* const scratch = static_cast<unsigned char*>(memory.reserve(plan.bytes));
+  for_each_task(plan.tasks, plan.workers, options.executor, [&](index task, int worker) {
+    const index row = task / plan.splits * plan.block, split = task % plan.splits;
     gemm_params<In> p;
     p.x = reinterpret_cast<const In*>(x.data);
     p.x_row = x.row_stride;
     p.x_col = x.col_stride;
     p.row_begin = row;
-    p.row_end = (std::min)(row + block, x.rows);
+    p.row_end = (std::min)(row + plan.block, x.rows);
     p.depth = x.cols;
     p.products = products;
-    p.panel_begin = panels * split / splits;
-    p.panel_end = panels * (split + 1) / splits;
-    p.scratch = scratch + worker * bytes;
-    (few ? kernel.few : kernel.many)(p);
+    p.panel_begin = plan.panels * split / plan.splits;
+    p.panel_end = plan.panels * (split + 1) / plan.splits;
+    p.scratch = scratch + worker * plan.worker_bytes;
+    (plan.few ? kernel.few : kernel.many)(p);
   });
+}
+
+/// Bytes of the workspace that checked projections take.
+template <typename Scalar, std::size_t Count>
+index bytes_of(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count], const attention_options& options) {
+  if constexpr (has_kernels<Scalar>) {
+    return plan_projections(x, projections, options).bytes;
+  } else {
+    return 0;
+  }
 }
 
 /// A strided view as Eigen's own.

@@ -32,7 +32,7 @@ auto kernel_head(const head_problem<Scalar, Stored>& head) {
 /// Whether a kernel can read rows where they lie.
 template <typename Acc, typename Stored>
 bool reads_in_place(const stored_tensor<Stored>& rows) {
-  return std::is_same<Acc, Stored>::value && rows.elements.col_stride == 1 && !rows.table;
+  return std::is_same<Acc, Stored>::value && rows.elements.col_stride == 1 && !rows.sequences;
 }
 
 /// Whether the rows of a head are so far apart, as where heads lie side by side, that a copy of a block of them pays. Each is then on
@@ -53,18 +53,19 @@ struct forward_plan {
   index group = 1, kv_heads = 1;  // see forward_params
   bool gather_key = false, gather_value = false;
   index head_bytes = 0, worker_bytes = 0;  // for what a kernel has to know of its heads; for that and its scratch
+  index bytes = 0;                         // of all workers
   int workers = 1;
 };
 
-/// For a kernel that takes `width` queries at a time.
-template <typename Scalar, typename Stored>
-forward_plan plan_forward(const problem<Scalar, Stored>& p, index width) {
+/// For the sequences b that are `chosen`, and a kernel that takes `width` queries at a time.
+template <typename Scalar, typename Stored, typename Chosen>
+forward_plan plan_forward(const problem<Scalar, Stored>& p, index width, const Chosen& chosen) {
   using Acc = accumulator_t<Scalar>;
   using head_type = forward_head<kernel_scalar<Scalar>, kernel_scalar<Stored>, Acc>;
   forward_plan plan;
   index longest = 0;
   for (index b = 0; b < p.batch(); ++b)
-    if (!is_decode(p, b)) longest = (std::max)(longest, p.n_q(b));
+    if (chosen(b)) longest = (std::max)(longest, p.n_q(b));
   if (longest == 0 || p.num_heads() == 0) return plan;
   const index d_k = p.query.cols, d_v = p.value.cols, element = index{sizeof(Acc)};
   const index blocks = (longest + width - 1) / width, level2 = level2_cache();
@@ -114,20 +115,56 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, index width) {
   plan.head_bytes = padded_bytes(plan.heads * index{sizeof(head_type)});
   const index scratch = forward_scratch(width, plan.group, d_k, d_v, p.key.rows, copies) * element;
   plan.worker_bytes = plan.head_bytes + padded_bytes(scratch);
+  if (plan.tasks > 0) plan.bytes = plan.worker_bytes * plan.workers;
   return plan;
 }
 
-/// Runs a problem on the forward kernel: a task is some blocks of queries of one head, or of some. Blocks are cut at the same rows
-/// whatever the number of threads, and each is computed alone, so the result is the same to the bit.
+/// How a call runs, and all that it takes of its workspace.
+struct call_plan {
+  decode_plan decode;
+  forward_plan blocks;
+  index bytes = 0;
+};
+
 template <typename Scalar, typename Stored>
-void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
+call_plan plan_call(const problem<Scalar, Stored>& p) {
+  using Acc = accumulator_t<Scalar>;
+  const index width = select_forward<kernel_scalar<Scalar>, kernel_scalar<Stored>, Acc>(p.options.target).block_rows;
+  call_plan plan;
+  plan.decode = plan_decode_now(p, [&](index b) { return is_decode(p, b); });
+  plan.blocks = plan_forward(p, width, [&](index b) { return !is_decode(p, b); });
+  plan.bytes = (std::max)(plan.decode.bytes, plan.blocks.bytes);
+  if (p.grows() && p.batch() > 0) {
+    plan.bytes = (std::max)(plan.bytes, plan_longest_decode(p).bytes);
+    if (!is_decode(p, 0, 0)) {  // short sequences, which all have as many queries, are not decoded
+      problem<Scalar, Stored> longest = p;
+      longest.key.rows = longest.value.rows = p.key.capacity;
+      plan.bytes = (std::max)(plan.bytes, plan_forward(longest, width, [](index) { return true; }).bytes);
+    }
+  }
+  return plan;
+}
+
+/// Bytes of the workspace that a checked problem takes.
+template <typename Scalar, typename Stored>
+index bytes_of(const problem<Scalar, Stored>& p) {
+  if constexpr (has_kernels<Scalar, Stored>) {
+    return plan_call(p).bytes;
+  } else {
+    return 0;
+  }
+}
+
+/// Runs a problem on the forward kernel as planned: a task is some blocks of queries of one head, or of some. Blocks are cut at the
+/// same rows whatever the number of threads, and each is computed alone, so the result is the same to the bit.
+template <typename Scalar, typename Stored>
+void forward_blocks(const problem<Scalar, Stored>& p, const forward_plan& plan, void* memory) {
   using In = kernel_scalar<Scalar>;
   using Acc = accumulator_t<Scalar>;
   using head_type = forward_head<In, kernel_scalar<Stored>, Acc>;
-  const auto kernel = select_forward<In, kernel_scalar<Stored>, Acc>(p.options.target);
-  const forward_plan plan = plan_forward(p, kernel.block_rows);
   if (plan.tasks == 0) return;
-  char* const base = static_cast<char*>(memory.reserve(plan.worker_bytes * plan.workers));
+  const auto kernel = select_forward<In, kernel_scalar<Stored>, Acc>(p.options.target);
+  char* const base = static_cast<char*>(memory);
 
   for_each_task(plan.tasks, plan.workers, p.options.executor, [&](index task, int worker) {
     const index bundle = task % (p.batch() * plan.bundles), piece = plan.tasks_per_head - 1 - task / (p.batch() * plan.bundles);
@@ -165,8 +202,10 @@ void forward_blocks(const problem<Scalar, Stored>& p, workspace& memory) {
 template <typename Scalar, typename Stored>
 void forward(const problem<Scalar, Stored>& p, workspace& memory) {
   if constexpr (has_kernels<Scalar, Stored>) {
-    decode(p, memory, [&p](index b) { return is_decode(p, b); });
-    forward_blocks(p, memory);
+    const call_plan plan = plan_call(p);
+    void* const scratch = memory.reserve(plan.bytes);
+    decode(p, plan.decode, scratch, [&p](index b) { return is_decode(p, b); });
+    forward_blocks(p, plan.blocks, scratch);
     p.rethrow();
   } else {
     streaming(p);

@@ -49,9 +49,8 @@ struct problem {
   // A ragged batch: sequence b has these rows of the tensors' one batch entry. Empty: every batch entry is a sequence.
   index_list query_starts, key_starts;
 
-  // A call on a cache: queries and keys are tokens of a longer sequence, of which the first `dropped` are gone (null: none).
+  // A call on a cache: queries and keys are tokens of a longer sequence, of which the first key.dropped are gone.
   bool cached = false;
-  const index* dropped = nullptr;
 
   bool ragged() const { return query_starts.size > 0; }
   index batch() const { return ragged() ? query_starts.size - 1 : query.batch; }
@@ -64,8 +63,11 @@ struct problem {
   /// Keys of sequence b that exist; those behind are never read.
   index n_kv(index b) const {
     if (ragged()) return key_starts[b + 1] - key_starts[b];
-    return terms.key_lengths ? (*terms.key_lengths)[b] : key.rows;
+    return terms.key_lengths ? (*terms.key_lengths)[b] : key.length(b);
   }
+  /// Whether the next call may differ from this one in the lengths of its sequences alone, from no key to key.capacity: a loop of such
+  /// calls takes its workspace at once.
+  bool grows() const { return !ragged() && (cached || terms.key_lengths); }
   double scale() const {
     return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index{1})));
   }
@@ -141,7 +143,7 @@ struct problem {
   visible_block<accumulator> counted(index b, const score_block<accumulator>& block) const {
     visible_block<accumulator> visible{block, band(b)};
     if (!cached) return visible;
-    const index first_key = dropped ? dropped[b] : 0, first_query = first_key + diagonal(b);
+    const index first_key = key.dropped ? key.dropped[b] : 0, first_query = first_key + diagonal(b);
     visible.i_begin += first_query, visible.i_end += first_query;
     visible.j_begin += first_key, visible.j_end += first_key;
     visible.band.low -= diagonal(b), visible.band.high -= diagonal(b);
@@ -285,6 +287,17 @@ problem<Scalar, Stored> make_score_problem(const char* function, const tensor_vi
   check_terms(function, p);
   check_scratch(function, p);
   return p;
+}
+
+/// The same for keys and values in plain tensors of the query's type.
+template <typename Scalar, typename Key, typename Value, typename... Terms>
+problem<Scalar> make_shape_problem(const char* function, const tensor_view<const Scalar>& query, const tensor_view<Key>& key,
+                                   const tensor_view<Value>& value, const attention_options& options, const Terms&... given) {
+  static_assert(scalars_fit<Scalar, Key, Value>::value);
+  check_view(function, "key", key);
+  check_view(function, "value", value);
+  return make_score_problem<Scalar, Scalar>(function, query, tensor_view<const Scalar>(key), tensor_view<const Scalar>(value), {},
+                                            options, given...);
 }
 
 /// Checks every argument of `function` and makes the problem of them.

@@ -3,11 +3,14 @@
 #include <heed/detail/check.hpp>
 #include <heed/detail/given.hpp>
 #include <heed/detail/number.hpp>
+#include <heed/detail/params.hpp>
 #include <heed/executor.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
+#include <heed/workspace.hpp>
 
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <type_traits>
 
@@ -47,6 +50,38 @@ namespace detail {
 template <typename Options, typename Work>
 void for_each_head(index batch, index heads, const Options& options, const Work& work) {
   for_each_task(batch * heads, workers_of(options), options.executor, [&](index task, int) { work(task / heads, task % heads); });
+}
+
+/// Zeros of any scalar type in memory that somebody else owns.
+template <typename Acc>
+class zeros {
+ public:
+  zeros(void* memory, index count) : data_(static_cast<Acc*>(memory)), count_(count) {
+    std::uninitialized_fill_n(data_, count_, Acc(0));
+  }
+  ~zeros() { std::destroy_n(data_, count_); }
+  zeros(const zeros&) = delete;
+  Acc* data() const { return data_; }
+
+ private:
+  Acc* data_;
+  index count_;
+};
+
+/// Bytes of the workspace for a call whose workers have `count` numbers each.
+template <typename Acc, typename Options>
+index numbers_bytes(index batch, index heads, const Options& options, index count) {
+  return workers_of(options, batch * heads) * padded_bytes(count * index{sizeof(Acc)});
+}
+
+/// Runs work(batch entry, head, numbers), where the numbers are `count` zeros, for every head.
+template <typename Acc, typename Options, typename Work>
+void for_each_head(index batch, index heads, const Options& options, index count, workspace& memory, const Work& work) {
+  char* const scratch = static_cast<char*>(memory.reserve(numbers_bytes<Acc>(batch, heads, options, count)));
+  for_each_task(batch * heads, workers_of(options), options.executor, [&](index task, int worker) {
+    const zeros<Acc> numbers(scratch + worker * padded_bytes(count * index{sizeof(Acc)}), count);
+    work(task / heads, task % heads, numbers.data());
+  });
 }
 
 /// Batch, heads and length of one argument must be those of the argument that the function goes by.
@@ -98,12 +133,13 @@ Acc settled(const Acc& x) {
 /// The recurrences in plain Eigen look for such entries once in so many tokens, and at a call's end.
 constexpr index tokens_to_settle = 16;
 
-/// A state as a dense matrix to work on: loaded from the caller's (zeros where there is none), stored back at the end.
+/// A state as a dense matrix to work on, in `numbers` that are zeros: loaded from the caller's, if there is one, and stored back at
+/// the end.
 template <typename Acc>
 class loaded_state {
  public:
-  loaded_state(const std::optional<tensor_view<Acc>>& carry, index b, index h, index state_rows, index state_cols) {
-    value.setConstant(state_rows, state_cols, Acc(0));
+  loaded_state(Acc* numbers, const std::optional<tensor_view<Acc>>& carry, index b, index h, index state_rows, index state_cols)
+      : value(numbers, state_rows, state_cols) {
     if (!carry) return;
     home_ = carry->head(b, h, 0, carry->rows);
     for (index i = 0; i < value.rows(); ++i)
@@ -121,7 +157,7 @@ class loaded_state {
     for (index i = 0; i < value.size(); ++i) value.data()[i] = settled(value.data()[i]);
   }
 
-  rows<Acc> value;
+  Eigen::Map<rows<Acc>> value;
 
  private:
   matrix_view<Acc> home_;
@@ -132,7 +168,7 @@ template <typename Acc>
 using state_row = Eigen::Array<Acc, 1, Eigen::Dynamic>;
 
 template <typename Acc, typename Scalar>
-void load_row(const tensor_view<Scalar>& from, index b, index h, index t, state_row<Acc>& to) {
+void load_row(const tensor_view<Scalar>& from, index b, index h, index t, Eigen::Map<state_row<Acc>>& to) {
   for (index c = 0; c < from.cols; ++c) to(c) = Acc(from(b, h, t, c));
 }
 

@@ -3,6 +3,8 @@
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
+#include <vector>
+
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
@@ -30,25 +32,40 @@ struct stored_rows {
   }
 };
 
-/// Keys or values of all heads: a plain tensor, or the pages of a cache with a table of them for each sequence.
+/// One sequence of a paged cache: how many tokens it has, and the pages that hold them.
+struct paged_sequence {
+  bool live;
+  index length;
+  std::vector<index> pages;
+};
+
+/// Keys or values of all heads: a plain tensor, or the pages of a cache and some of its sequences.
 template <typename Stored>
 struct stored_tensor {
-  stored_tensor(const tensor_view<const Stored>& rows_of_entries, const tensor_view<const float>& their_scales, index sequences, index longest)
-      : batch(sequences),
+  stored_tensor(const tensor_view<const Stored>& rows_of_entries, const tensor_view<const float>& their_scales, index entries,
+                index longest)
+      : batch(entries),
         heads(rows_of_entries.heads),
         rows(longest),
         cols(rows_of_entries.cols),
+        capacity(rows_of_entries.rows),
         elements(rows_of_entries),
         scales(their_scales) {}
   stored_tensor(const tensor_view<const Stored>& plain)
-      : batch(plain.batch), heads(plain.heads), rows(plain.rows), cols(plain.cols), elements(plain) {}
+      : batch(plain.batch), heads(plain.heads), rows(plain.rows), cols(plain.cols), capacity(plain.rows), elements(plain) {}
 
   index batch, heads, rows, cols;             // rows: of the longest sequence
-  tensor_view<const Stored> elements;         // with a table, `batch` counts pages and `rows` the rows of one
+  index capacity;                             // what it may grow to in the memory that it has
+  tensor_view<const Stored> elements;         // in pages, `batch` counts pages and `rows` the rows of one
   tensor_view<const float> scales;            // [.., .., .., 1] beside elements; no data: none
   const index* first_rows = nullptr;          // where sequence b begins in its batch entry; null: at row 0
-  const index* table = nullptr;               // the pages of sequence b begin at table[b * table_stride]
-  index table_stride = 0;
+  const index* lengths = nullptr;             // rows of each sequence; null: the same for all
+  const index* dropped = nullptr;             // tokens of each sequence that a rolling cache has dropped; null: none
+  const paged_sequence* sequences = nullptr;  // of a paged cache; null: no pages
+  index_list names;                           // batch entry b is sequences[names[b]]
+
+  const paged_sequence& paged(index b) const { return sequences[names[b]]; }
+  index length(index b) const { return sequences ? paged(b).length : lengths ? lengths[b] : rows; }
 
   stored_rows<Stored> head(index b, index h, index first, index count) const {
     if (first_rows) first += first_rows[b];
@@ -57,14 +74,14 @@ struct stored_tensor {
     one.cols = cols;
     one.row_stride = elements.row_stride;
     one.col_stride = elements.col_stride;
-    const index entry = table ? 0 : b;
+    const index entry = sequences ? 0 : b;
     one.data = elements.head(entry, h, first, count).data;
     if (scales.data) {
       one.scales = scales.head(entry, h, first, count).data;
       one.scale_stride = scales.row_stride;
     }
-    if (table) {
-      one.pages = table + b * table_stride;
+    if (sequences) {
+      one.pages = paged(b).pages.data();
       one.page_rows = elements.rows;
       one.page_stride = elements.batch_stride;
       one.scale_page_stride = scales.batch_stride;
