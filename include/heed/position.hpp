@@ -158,6 +158,16 @@ void turn(Scalar& a, Scalar& b, Acc cos, Acc sin) {
   b = Scalar(y * cos + x * sin);
 }
 
+/// A table that is computed at every look might be computed from what is rotated: it is evaluated first.
+template <typename Table>
+decltype(auto) table_of(const Eigen::DenseBase<Table>& table) {
+  if constexpr (has_memory<Table>) {
+    return (table.derived());
+  } else {
+    return rows<typename Table::Scalar>(table.derived());
+  }
+}
+
 /// rotate_into with arguments that have been checked.
 template <typename Scalar, typename Cos, typename Sin>
 void rotate_rows(const tensor_view<Scalar>& x, const Cos& cos, const Sin& sin, const index_list& positions, rope_layout layout) {
@@ -176,7 +186,8 @@ void rotate_rows(const tensor_view<Scalar>& x, const Cos& cos, const Sin& sin, c
 
 /// Rotates every head of x [B, H, n, d] in place with tables of cosines and sines that are given: cos and sin are [positions,
 /// rotary_dim / 2] and token i of batch entry b takes row positions(b * n + i) of them. The rotary_dim is twice the tables' columns;
-/// elements behind it pass. Throws std::invalid_argument where the sizes do not fit together or a position is not in the tables.
+/// elements behind it pass. Throws std::invalid_argument where the sizes do not fit together, a position is not in the tables, or x
+/// overlaps the tables, the positions or itself.
 template <typename Scalar, typename Cos, typename Sin>
 void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
                  const index_list& positions, rope_layout layout = rope_layout::half_split) {
@@ -193,16 +204,20 @@ void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos,
   for (index t = 0; t < x.batch * x.rows; ++t)
     if (positions[t] < 0 || positions[t] >= cos.rows())
       detail::fail_with("heed::rotate_into: position ", positions[t], " of token ", t, " is not in the tables' ", cos.rows(), " rows");
-  detail::rotate_rows(x, cos.derived(), sin.derived(), positions, layout);
+  detail::check_apart("rotate_into", {"x", x}, "cos", cos, "sin", sin, "positions", positions);
+  const auto& cosines = detail::table_of(cos);
+  const auto& sines = detail::table_of(sin);
+  detail::rotate_rows(x, cosines, sines, positions, layout);
 }
 
 /// Rotary position embedding of every head of x [B, H, n, d] in place; token i of every batch entry stands at first_position + i.
 /// Apply it to queries and keys before attention; angles are computed in double. Throws as rope_frequencies does,
-/// and for positions that no index can hold.
+/// for positions that no index can hold, and where x overlaps itself.
 template <typename Scalar>
 void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {}, index first_position = 0) {
   using Acc = accumulator_t<Scalar>;
   detail::check_view("apply_rope", "x", x);
+  detail::check_apart("apply_rope", {"x", x});
   const rope_frequencies_result rope = detail::checked_rope("apply_rope", x.cols, options);
   if (first_position > (std::numeric_limits<index>::max)() - x.rows)
     detail::fail_with("heed::apply_rope: first_position ", first_position, " and ", x.rows, " tokens are more than an index can hold");

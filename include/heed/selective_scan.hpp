@@ -127,8 +127,8 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
   check_channels("step_bias", given.step_bias);
   if (given.silu_gate) check_input("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u's channels", channels);
   check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state, "a's d_state");
-  check_apart(name, "out", out, "u", u, "dt", dt, "a", a, "b", b, "c", c, "skip", given.skip, "step_bias", given.step_bias,
-              "silu_gate", given.silu_gate, "carry", given.carry);
+  check_apart(name, {"out", out}, {"carry", given.carry}, "u", u, "dt", dt, "a", a, "b", b, "c", c, "skip", given.skip,
+                      "step_bias", given.step_bias, "silu_gate", given.silu_gate);
 
   for_each_head(u.batch, u.heads, options, [&](index entry, index g) {
     loaded_state<Acc> state(given.carry, entry, g, channels, d_state);
@@ -181,7 +181,8 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
 ///
 /// u and dt [B, G, T, channels], a [B, G, channels, d_state] in the scalar of the state, each extent of batch and groups its own or 1,
 /// b and c [B, G, T, d_state] -> out [B, G, T, channels]. Terms: skip (D), step_bias, silu_gate (z), carry [B, G, channels, d_state].
-/// Throws std::invalid_argument for sizes that do not fit together, before anything is written.
+/// Throws std::invalid_argument for sizes that do not fit together, and
+/// where out or carry overlaps itself, the other or an input, before anything is written.
 template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar, typename... Terms>
 void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a, const tensor_view<B>& b,
                          const tensor_view<C>& c, const tensor_view<Scalar>& out, const selective_scan_options& options,
