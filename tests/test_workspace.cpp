@@ -1,8 +1,12 @@
 // The promise of attention_into: nothing is allocated once the workspace has grown. Two counters watch: every operator new of the
 // program, and Eigen's own check of its malloc (EIGEN_RUNTIME_NO_MALLOC), made to throw.
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -234,4 +238,42 @@ TEST_CASE("a heat map's page that could not take a map, or be assigned, is as it
             page, [&](auto& p) { p.add(weights, 3, 4); }, same) > 0);
   CHECK(testing::fail_each_allocation(
             page, [&](auto& p) { p = other; }, same) > 0);
+}
+
+namespace {
+/// A pool whose threads begin after the call, if at all.
+struct late_pool {
+  int NumThreads() const { return 3; }
+  void Schedule(std::function<void()> function) { late.push_back(std::move(function)); }
+  std::vector<std::function<void()>> late;
+};
+
+/// Runs ten tasks for four workers with the k-th allocation failing, for every k. Each task runs once, or none where the call throws;
+/// what is left over after the call does nothing.
+template <typename MakeExecutor>
+void check_tasks_without_memory(const MakeExecutor& make_executor) {
+  for (long k = 0;; ++k) {
+    CAPTURE(k);
+    late_pool pool;
+    const auto executor = make_executor(pool);
+    std::array<std::atomic<int>, 10> runs{};
+    bool thrown = false;
+    testing::allocations_until_failure = k;
+    try {
+      heed::detail::for_each_task(10, 4, executor.get(), [&](std::ptrdiff_t task, int) { ++runs[static_cast<std::size_t>(task)]; });
+    } catch (const std::bad_alloc&) {
+      thrown = true;
+    }
+    const bool none_failed = testing::allocations_until_failure >= 0;
+    testing::allocations_until_failure = -1;
+    for (const auto& function : pool.late) function();
+    for (const auto& times : runs) CHECK(times == (thrown ? 0 : 1));
+    if (none_failed) break;
+  }
+}
+}  // namespace
+
+TEST_CASE("workers for whom memory runs out leave their work to the caller") {
+  check_tasks_without_memory([](late_pool&) { return std::make_unique<heed::thread_executor>(4); });
+  check_tasks_without_memory([](late_pool& pool) { return std::make_unique<heed::pool_executor<late_pool>>(pool); });
 }
