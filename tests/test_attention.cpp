@@ -215,7 +215,7 @@ TEST_CASE("a head of no dimensions is an answer of no columns") {
   }
 }
 
-TEST_CASE("an output that lies where an input lies is refused, before it is written") {
+TEST_CASE("an output that overlaps an input is refused, before it is written") {
   heed::rows<float> x = heed::rows<float>::Random(6, 6), y = heed::rows<float>::Random(6, 6), z = heed::rows<float>::Random(6, 6);
   const heed::rows<float> before = x;
   heed::workspace memory;
@@ -226,7 +226,7 @@ TEST_CASE("an output that lies where an input lies is refused, before it is writ
   refuse([&] { heed::attention_into(x, y, z, x, nullptr, {}, memory); }, "out");
   refuse([&] { heed::attention_into(y, x, z, x, nullptr, {}, memory); }, "out");
   refuse([&] { heed::attention_into(y, z, x, x, nullptr, {}, memory); }, "out");
-  refuse([&] { heed::attention_into(y, z, z, x, x.col(0), {}, memory); }, "lse");
+  refuse([&] { heed::attention_into(y, z, z, x, x.col(0), {}, memory); }, "out (1 x 1 x 6 x 6) overlaps lse");
   testing::check_refused(
       [&] { heed::cached_attention_into(heed::view(y), heed::kv_cache<float>(1, 1, 6, 6), heed::writable_view(y), {}, {}, memory); },
       {"heed::cached_attention_into: out", "query"});

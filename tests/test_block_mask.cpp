@@ -2,6 +2,7 @@
 #include <heed/multi_head.hpp>
 
 #include <atomic>
+#include <utility>
 #include <vector>
 
 #include "support/example.hpp"
@@ -173,4 +174,27 @@ TEST_CASE("a block mask counts no further than an index, and shows no block that
   testing::check_refused([&] { mask.shows(0, 0, -1, 0); }, {"[0, 0, -1, 0]"});
   testing::check_refused([&] { mask.shows(0, 0, 0, 4); }, {"[0, 0, 0, 4]"});
   CHECK(!mask.shows(0, 1, 3, 3));
+}
+
+TEST_CASE("a block mask that was moved from is one of no queries and no keys, and can be given another") {
+  const example<float> e(20, 30, 8, 4);
+  heed::block_mask mask(1, 1, 20, 30, 8, 8);
+  mask.show(0, 0, 1, 2);
+  heed::block_mask moved(std::move(mask));
+  CHECK(moved.shows(0, 0, 1, 2));
+  CHECK(mask.q_blocks() == 0);  // NOLINT: moved from on purpose
+  CHECK(mask.kv_blocks() == 0);
+  CHECK(mask.density() == 0);
+  testing::check_refused([&] { mask.shows(0, 0, 1, 2); }, {"heed::block_mask::shows", "[1, 1, 0, 0]"});
+  testing::check_refused([&] { heed::attention(e.query, e.key, e.value, {}, heed::blocks(mask)); }, {"blocks: n_q 0", "20"});
+
+  mask = moved;
+  auto& same = mask;
+  mask = std::move(same);
+  mask = same;
+  CHECK(mask.shows(0, 0, 1, 2));
+  CHECK(mask.density() == 1.0 / 12);
+  moved = heed::block_mask(1, 2, 9, 9, 3, 3);
+  CHECK(moved.heads() == 2);
+  CHECK(moved.kv_blocks() == 3);
 }

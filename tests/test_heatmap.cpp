@@ -8,6 +8,7 @@
 #include <limits>
 #include <locale>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -319,4 +320,18 @@ TEST_CASE("Numbers have a point in every locale") {
   std::locale::global(before);
   CHECK(page.find("\"max\":0.5,") != std::string::npos);
   CHECK(svg.find("a → a: 0.5<") != std::string::npos);
+}
+
+TEST_CASE("a page that was moved from has no maps, and can be given another") {
+  heed::heatmap_page page({"a", "b"}, {"c"});
+  page.add(Eigen::MatrixXd::Ones(2, 1));
+  const std::string before = page.html();
+  const heed::heatmap_page moved(std::move(page));
+  CHECK((moved.html() == before));
+  CHECK_THROWS_AS(page.html(), std::invalid_argument);  // NOLINT: moved from on purpose
+  CHECK_THROWS_AS(page.add(Eigen::MatrixXd::Ones(2, 1)), std::invalid_argument);
+  page = moved;
+  auto& same = page;
+  page = std::move(same);
+  CHECK((page.html() == before));
 }

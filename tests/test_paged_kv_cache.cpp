@@ -1,6 +1,7 @@
 #include <heed/paged_kv_cache.hpp>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "support/refusal.hpp"
@@ -171,4 +172,33 @@ TEST_CASE("a paged cache refuses what does not fit") {
   nowhere.size = 2;
   testing::check_refused([&] { cache.batch(nowhere); }, {"heed::paged_kv_cache::batch", "2 entries at a null address"});
   CHECK(cache.add_sequence() == a);  // its name is free again
+}
+
+TEST_CASE("a paged cache that was moved from has no pages and no sequences, and can be given another") {
+  const tokens<double> t(10, 2, 1, 8, 8, 7);
+  heed::paged_kv_cache<double> cache(5, page_rows, 1, 8, 8);
+  const heed::index a = cache.add_sequence();
+  t.append(cache, a, 0, 10);
+  const heed::rows<double> before = last_rows(cache, a, t);
+  heed::paged_kv_cache<double> moved(std::move(cache));
+  CHECK(last_rows(moved, a, t) == before);
+
+  CHECK(cache.bytes() == 0);  // NOLINT: moved from on purpose
+  CHECK(cache.free_pages() == 0);
+  testing::check_refused([&] { cache.length(a); }, {"heed::paged_kv_cache::length", "no sequence 0 among 0"});
+  const heed::index empty = cache.add_sequence();
+  CHECK(cache.length(empty) == 0);
+  CHECK(last_rows(cache, empty, t).isZero(0));
+  testing::check_refused([&] { t.append(cache, empty, 0, 1); }, {"1 tokens need 1 pages, but only 0 are free"});
+
+  cache = moved;
+  CHECK(last_rows(cache, a, t) == before);
+  auto& same = cache;
+  cache = std::move(same);
+  cache = same;
+  CHECK(last_rows(cache, a, t) == before);
+  CHECK(cache.free_pages() == 2);
+  moved = heed::paged_kv_cache<double>(1, 1, 1, 8, 8);
+  CHECK(moved.page_rows() == 1);
+  CHECK(moved.free_pages() == 1);
 }

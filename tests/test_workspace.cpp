@@ -3,6 +3,16 @@
 
 #include "support/allocations_of.hpp"
 
+#include <array>
+#include <functional>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <heed/heatmap.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/paged_kv_cache.hpp>
 #include <heed/workspace.hpp>
@@ -16,6 +26,7 @@
 #include "support/example.hpp"
 #include "support/isas.hpp"
 #include "support/refusal.hpp"
+#include "support/tokens.hpp"
 
 using testing::allocations_of;
 
@@ -83,28 +94,6 @@ TEST_CASE("a workspace has no room below 0") {
   testing::check_refused([&] { memory.reserve(-1); }, {"heed::workspace::reserve: bytes", "-1"});
 }
 
-namespace {
-/// Calls `change` on a copy of `object` with the k-th allocation failing, for every k until none does. After each failure `same` must
-/// hold of the copy, and the change must go through when it is tried again. Returns how many allocations failed.
-template <typename Object, typename Change, typename Same>
-long fail_each_allocation(const Object& object, const Change& change, const Same& same) {
-  for (long k = 0;; ++k) {
-    Object copy = object;
-    testing::allocations_until_failure = k;
-    bool failed = false;
-    try {
-      change(copy);
-    } catch (const std::bad_alloc&) {
-      failed = true;
-    }
-    testing::allocations_until_failure = -1;
-    if (!failed) return k;
-    same(copy);
-    change(copy);
-  }
-}
-}  // namespace
-
 TEST_CASE("a workspace that could not grow, or was moved from, can be used again") {
   heed::workspace memory;
   memory.reserve(100);
@@ -138,13 +127,16 @@ TEST_CASE("a cache that could not grow is as it was") {
     CHECK(c.length(1) == 4);
     CHECK(c.bytes() == 2 * 2 * 4 * (2 + 4));
   };
-  CHECK(fail_each_allocation(cache, [&](auto& c) { c.append(both, both); }, same) == 4);
-  CHECK(fail_each_allocation(cache, [&](auto& c) { c.reserve(9); }, same) == 4);
+  CHECK(testing::fail_each_allocation(
+            cache, [&](auto& c) { c.append(both, both); }, same) == 4);
+  CHECK(testing::fail_each_allocation(
+            cache, [&](auto& c) { c.reserve(9); }, same) == 4);
 }
 
 TEST_CASE("a paged cache that could not grow its lists is as it was") {
   const std::vector<float> numbers(64, 1.0f);
-  const heed::tensor_view<const float> three = heed::bhnd(numbers.data(), 1, 1, 3, 2), twelve = heed::bhnd(numbers.data(), 1, 1, 12, 2);
+  const heed::tensor_view<const float> three = heed::bhnd(numbers.data(), 1, 1, 3, 2),
+                                       twelve = heed::bhnd(numbers.data(), 1, 1, 12, 2);
   heed::paged_kv_cache<float> cache(16, 2, 1, 2, 2);
   const heed::index s = cache.add_sequence();
   cache.append(s, three, three);
@@ -160,7 +152,103 @@ TEST_CASE("a paged cache that could not grow its lists is as it was") {
     }
     CHECK(!third);
   };
-  CHECK(fail_each_allocation(cache, [&](auto& c) { c.append(s, twelve, twelve); }, same) > 0);
-  CHECK(fail_each_allocation(cache, [&](auto& c) { c.fork(s); }, same) > 0);
-  CHECK(fail_each_allocation(cache, [&](auto& c) { c.truncate(s, 0); }, same) > 0);
+  CHECK(testing::fail_each_allocation(
+            cache, [&](auto& c) { c.append(s, twelve, twelve); }, same) > 0);
+  CHECK(testing::fail_each_allocation(
+            cache, [&](auto& c) { c.fork(s); }, same) > 0);
+  CHECK(testing::fail_each_allocation(
+            cache, [&](auto& c) { c.truncate(s, 0); }, same) > 0);
+  CHECK(testing::fail_each_allocation(
+            cache, [&](auto& c) { c.remove_sequence(s); }, same) > 0);
+  CHECK(testing::fail_each_allocation(
+            cache, [&](auto& c) { c.add_sequence(); }, same) > 0);
+  const std::vector<heed::index> both{s, 1};
+  CHECK(testing::fail_each_allocation(
+            cache, [&](auto& c) { c.batch(both); }, same) > 0);
+  heed::paged_kv_cache<float> other(3, 4, 1, 2, 2);
+  other.append(other.add_sequence(), three, three);
+  CHECK(testing::fail_each_allocation(
+            cache, [&](auto& c) { c = other; }, same) > 0);
+}
+
+TEST_CASE("a paged cache of int8 that could not be assigned is as it was, its numbers too") {
+  const testing::tokens<double> t(7, 2, 1, 8, 6, 1);
+  heed::paged_kv_cache<std::int8_t> cache(6, 4, 1, 8, 6), other(2, 2, 3, 1, 1);
+  const std::vector<heed::index> one{cache.add_sequence()};
+  t.append(cache, one[0], 0, 7);
+  const auto answer = [&](const auto& c) { return testing::reference_from(c.batch(one), t, 4, 7, {}); };
+  const heed::rows<double> before = answer(cache);
+  const auto same = [&](const auto& c) { CHECK(answer(c) == before); };
+  CHECK(testing::fail_each_allocation(
+            cache, [&](auto& c) { c = other; }, same) > 0);
+}
+
+TEST_CASE("a block mask that could not be assigned is as it was") {
+  heed::block_mask mask(1, 2, 20, 30, 4, 8), other(1, 1, 200, 300, 4, 8);
+  mask.show(0, 1, 2, 3);
+  const auto same = [](const heed::block_mask& m) {
+    CHECK(m.heads() == 2);
+    CHECK(m.n_q() == 20);
+    CHECK(m.n_kv() == 30);
+    CHECK(m.q_blocks() == 5);
+    CHECK(m.kv_blocks() == 4);
+    CHECK(m.shows(0, 1, 2, 3));
+    CHECK(m.density() == 1.0 / 40);
+  };
+  CHECK(testing::fail_each_allocation(
+            mask, [&](auto& m) { m = other; }, same) == 1);
+  const auto make = [](auto& m) { m = heed::block_mask::of([](auto...) { return true; }, 1, 1, 200, 300, 4, 8); };
+  CHECK(testing::fail_each_allocation(mask, make, same) == 1);
+}
+
+TEST_CASE("a heat map's page that could not take a map, or be assigned, is as it was") {
+  const Eigen::MatrixXd weights = Eigen::MatrixXd::Constant(2, 3, 1.0 / 3);
+  const std::vector<std::string> rows{"a", "b"}, cols{"c", "d", "a label that is too long for a short string"};
+  heed::heatmap_page page(rows, cols), other(cols, rows);
+  page.add(weights);
+  other.add(weights.transpose(), 1, 2, "another map, the title of which is not short either");
+  const std::string before = page.html();
+  const auto same = [&](const heed::heatmap_page& p) { CHECK((p.html() == before)); };  // not 30 KB of text where it is not
+  CHECK(testing::fail_each_allocation(
+            page, [&](auto& p) { p.add(weights, 3, 4); }, same) > 0);
+  CHECK(testing::fail_each_allocation(
+            page, [&](auto& p) { p = other; }, same) > 0);
+}
+
+namespace {
+/// A pool whose threads begin after the call, if at all.
+struct late_pool {
+  int NumThreads() const { return 3; }
+  void Schedule(std::function<void()> function) { late.push_back(std::move(function)); }
+  std::vector<std::function<void()>> late;
+};
+
+/// Runs ten tasks for four workers with the k-th allocation failing, for every k. Each task runs once, or none where the call throws;
+/// what is left over after the call does nothing.
+template <typename MakeExecutor>
+void check_tasks_without_memory(const MakeExecutor& make_executor) {
+  for (long k = 0;; ++k) {
+    CAPTURE(k);
+    late_pool pool;
+    const auto executor = make_executor(pool);
+    std::array<std::atomic<int>, 10> runs{};
+    bool thrown = false;
+    testing::allocations_until_failure = k;
+    try {
+      heed::detail::for_each_task(10, 4, executor.get(), [&](std::ptrdiff_t task, int) { ++runs[static_cast<std::size_t>(task)]; });
+    } catch (const std::bad_alloc&) {
+      thrown = true;
+    }
+    const bool none_failed = testing::allocations_until_failure >= 0;
+    testing::allocations_until_failure = -1;
+    for (const auto& function : pool.late) function();
+    for (const auto& times : runs) CHECK(times == (thrown ? 0 : 1));
+    if (none_failed) break;
+  }
+}
+}  // namespace
+
+TEST_CASE("workers for whom memory runs out leave their work to the caller") {
+  check_tasks_without_memory([](late_pool&) { return std::make_unique<heed::thread_executor>(4); });
+  check_tasks_without_memory([](late_pool& pool) { return std::make_unique<heed::pool_executor<late_pool>>(pool); });
 }

@@ -51,8 +51,9 @@ auto attention_with_lse(const Query& query, const Key& key, const Value& value, 
 }
 
 /// attention into the caller's own memory: out n_q x Dv, lse n_q x 1 or nullptr where it is not wanted. Both must have their size
-/// already and may not overlap the inputs. Allocates nothing once `memory` has grown and when the inputs lie in memory; scalars
-/// without a kernel (long double, an autodiff type) do not use it and allocate.
+/// already, and overlap neither each other nor anything that the call reads: std::invalid_argument. Columns between those of the inputs
+/// are no overlap. Allocates nothing once `memory` has grown and when the inputs lie in memory; scalars without a kernel (long double,
+/// an autodiff type) do not use it and allocate.
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename Out,
           typename Lse, typename... Terms>
 void attention_into(const Query& query, const Key& key, const Value& value, Out&& out, Lse&& lse, const attention_options& options,

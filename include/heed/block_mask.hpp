@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 HEED_NAMESPACE_BEGIN
@@ -29,6 +30,28 @@ class block_mask {
     state_.assign(static_cast<std::size_t>(detail::product("block_mask", "batch * heads * blocks of queries * blocks of keys",
                                                            {batch, heads, q_blocks(), kv_blocks()})),
                   hidden);
+  }
+
+  block_mask(const block_mask&) = default;
+  /// A mask that was moved from is one of no queries and no keys.
+  block_mask(block_mask&& other) noexcept
+      : batch_(other.batch_),
+        heads_(other.heads_),
+        n_q_(std::exchange(other.n_q_, 0)),
+        n_kv_(std::exchange(other.n_kv_, 0)),
+        block_q_(other.block_q_),
+        block_kv_(other.block_kv_),
+        state_(std::move(other.state_)) {}
+  /// A copy for which memory runs out changes nothing.
+  block_mask& operator=(block_mask other) noexcept {
+    std::swap(batch_, other.batch_);
+    std::swap(heads_, other.heads_);
+    std::swap(n_q_, other.n_q_);
+    std::swap(n_kv_, other.n_kv_);
+    std::swap(block_q_, other.block_q_);
+    std::swap(block_kv_, other.block_kv_);
+    std::swap(state_, other.state_);
+    return *this;
   }
 
   /// The blocks in which mask(b, h, i, j) is true anywhere. Where it is true everywhere, mask_function(mask, blocks) does not ask it

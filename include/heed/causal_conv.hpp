@@ -78,7 +78,7 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
   if (options.activation > activation::silu)
     fail_with("heed::", name, ": activation must be none or silu, but is ", int(options.activation));
   check_carry(name, given.carry, x.batch, x.heads, past, "weight's taps - 1,", channels, "x's channels");
-  check_apart(name, "out", out, "x", x, "weight", weight, "channel_bias", given.channel_bias, "carry", given.carry);
+  check_apart(name, {"out", out}, {"carry", given.carry}, "x", x, "weight", weight, "channel_bias", given.channel_bias);
 
   for_each_head(x.batch, x.heads, options, [&](index b, index h) {
     const matrix_view<Weight> weights = broadcast_head(weight, b, h);
@@ -107,7 +107,8 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
 ///
 /// x [B, H, T, channels], weight [B, H, channels, taps] (batch and heads each their own or 1) -> out [B, H, T, channels]. Terms:
 /// channel_bias, and carry [B, H, taps - 1, channels], the past, oldest row first, which is left ready for the next call; without it
-/// the past is 0. Throws std::invalid_argument for sizes that do not fit together, before anything is written.
+/// the past is 0. Throws std::invalid_argument for sizes that do not fit together, and
+/// where out or carry overlaps itself, the other or an input, before anything is written.
 template <typename X, typename Weight, typename Scalar, typename... Terms>
 void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight, const tensor_view<Scalar>& out,
                       const causal_conv_options& options, const Terms&... terms) {

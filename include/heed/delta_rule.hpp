@@ -60,9 +60,9 @@ tensor_view<const Acc> beta_view(const Beta& beta) {
 /// The delta rule for every head of every batch entry, through strided views, in chunks that run on the library's kernels.
 ///
 /// query [B, H, T, d_k], key [B, H_kv, T, d_k], value [B, H_kv, T, d_v], beta [B, H_kv, T, 1] (each extent its own or 1) -> out
-/// [B, H, T, d_v]. With T = 0 nothing is written and the state stays. Throws std::invalid_argument for sizes that do not fit together
-/// and options out of range, before anything is written. Allocates nothing once `memory` has grown. Scalars without a kernel take the
-/// recurrent form.
+/// [B, H, T, d_v]. With T = 0 nothing is written and the state stays. Throws std::invalid_argument for sizes that do not fit together,
+/// options out of range, and an out or carry that overlaps itself, the other or an input, before anything is written. Allocates nothing
+/// once `memory` has grown. Scalars without a kernel take the recurrent form.
 template <typename Query, typename Key, typename Value, typename Beta, typename Scalar, typename... Terms>
 void multi_head_delta_rule_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
                                 const tensor_view<Beta>& beta, const tensor_view<Scalar>& out, const delta_rule_options& options,

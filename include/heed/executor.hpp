@@ -4,9 +4,9 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -36,15 +36,15 @@ class thread_executor : public executor {
   int workers() const override { return workers_; }
   void run(int workers, work_function work, void* context) override {
     std::vector<std::thread> threads;
-    threads.reserve(static_cast<std::size_t>(workers > 1 ? workers - 1 : 0));
     int started = 1;
 #if HEED_EXCEPTIONS
     try {
 #endif
+      threads.reserve(static_cast<std::size_t>(workers > 1 ? workers - 1 : 0));
       for (; started < workers; ++started) threads.emplace_back(work, context, started);
 #if HEED_EXCEPTIONS
-    } catch (const std::system_error&) {
-      // The system has no more threads to give: this one does their work.
+    } catch (const std::exception&) {
+      // The system has no more threads, or no memory for them, to give: this one does their work.
     }
 #endif
     work(context, 0);
@@ -66,15 +66,23 @@ class pool_executor : public executor {
   void run(int workers, work_function work, void* context) override {
     const auto shared = std::make_shared<claims>();  // outlives this call where the pool begins a function late
     shared->next = 1;
-    for (int w = 1; w < workers; ++w)
-      pool_.Schedule([shared, work, context, workers] {
-        const int mine = shared->next++;
-        if (mine >= workers) return;  // the calling thread has done it, and `context` may be gone
-        work(context, mine);
-        const std::lock_guard<std::mutex> lock(shared->mutex);
-        ++shared->finished;
-        shared->all_done.notify_one();
-      });
+#if HEED_EXCEPTIONS
+    try {
+#endif
+      for (int w = 1; w < workers; ++w)
+        pool_.Schedule([shared, work, context, workers] {
+          const int mine = shared->next++;
+          if (mine >= workers) return;  // the calling thread has done it, and `context` may be gone
+          work(context, mine);
+          const std::lock_guard<std::mutex> lock(shared->mutex);
+          ++shared->finished;
+          shared->all_done.notify_one();
+        });
+#if HEED_EXCEPTIONS
+    } catch (const std::exception&) {
+      // What the pool has no memory for, this thread does. It may not leave while the others work on its `context`.
+    }
+#endif
     work(context, 0);
     int others = workers - 1;
     for (int mine; (mine = shared->next++) < workers; --others) work(context, mine);

@@ -147,6 +147,18 @@ class heatmap_page {
     detail::check_page("heatmap_page", row_labels_.size(), col_labels_.size(), options_);
   }
 
+  heatmap_page(const heatmap_page&) = default;
+  /// A page that was moved from has no labels and no maps.
+  heatmap_page(heatmap_page&&) = default;
+  /// A copy for which memory runs out changes nothing.
+  heatmap_page& operator=(heatmap_page other) noexcept {
+    std::swap(row_labels_, other.row_labels_);
+    std::swap(col_labels_, other.col_labels_);
+    std::swap(options_, other.options_);
+    std::swap(maps_, other.maps_);
+    return *this;
+  }
+
   /// Adds the map of one head: weights n_q x n_kv, any real scalar. An empty title reads "layer L, head H".
   /// Throws std::invalid_argument where the weights do not have the labels' sizes.
   template <typename Derived>
@@ -155,12 +167,12 @@ class heatmap_page {
     const rows<double> values = weights.derived().template cast<double>();
     const summary of_map = summarise(values);
     packed_map packed = pack(values, of_map);
-    maps_.push_back("{\"layer\":" + std::to_string(layer) + ",\"head\":" + std::to_string(head) +
-                    ",\"title\":" + detail::json_text(title) + ",\"max\":" + detail::number_text(of_map.max) +
-                    ",\"entropy\":" + (of_map.whole_rows > 0 ? detail::number_text(of_map.entropy) : "null") + ",\"band\":[" +
-                    std::to_string(of_map.lowest) + "," + std::to_string(of_map.highest) +
-                    "],\"kept\":" + std::to_string(packed.kept) + ",\"block\":" + std::to_string(packed.block) + "}");
-    cells_.push_back(std::move(packed.json));
+    maps_.push_back({"{\"layer\":" + std::to_string(layer) + ",\"head\":" + std::to_string(head) +
+                         ",\"title\":" + detail::json_text(title) + ",\"max\":" + detail::number_text(of_map.max) +
+                         ",\"entropy\":" + (of_map.whole_rows > 0 ? detail::number_text(of_map.entropy) : "null") + ",\"band\":[" +
+                         std::to_string(of_map.lowest) + "," + std::to_string(of_map.highest) +
+                         "],\"kept\":" + std::to_string(packed.kept) + ",\"block\":" + std::to_string(packed.block) + "}",
+                     std::move(packed.json)});
   }
 
   /// The page. Throws std::invalid_argument where no map was added.
@@ -179,10 +191,10 @@ class heatmap_page {
     page += ",\"note\":" + detail::json_text(options_.note) + ",\"row_name\":" + detail::json_text(options_.row_name);
     page += ",\"col_name\":" + detail::json_text(options_.col_name) + ",\n\"rows\":" + labels_json(row_labels_);
     page += ",\n\"cols\":" + labels_json(col_labels_) + ",\n\"maps\":[";
-    for (std::size_t m = 0; m < maps_.size(); ++m) page += (m ? ",\n" : "\n") + maps_[m];
+    for (std::size_t m = 0; m < maps_.size(); ++m) page += (m ? ",\n" : "\n") + maps_[m].head;
     page += "]}</script>\n";
     // A block of its own for each map: a browser reads those faster than one of many megabytes, and unpacks only what is looked at.
-    for (const std::string& cells : cells_) page += "<script type=\"application/json\" class=\"cells\">" + cells + "</script>\n";
+    for (const added_map& map : maps_) page += "<script type=\"application/json\" class=\"cells\">" + map.cells + "</script>\n";
     page += "<script>";
     for (const char* part : {detail::heatmap_data_program, detail::heatmap_view_program, detail::heatmap_input_program}) page += part;
     return page + "</script>\n</body>\n</html>\n";
@@ -241,6 +253,9 @@ class heatmap_page {
     return max > 0 ? static_cast<unsigned>(w / max * full + 0.5) : 0u;
   }
 
+  struct added_map {
+    std::string head, cells;  // what the page says about it; its weights
+  };
   struct packed_map {
     index kept;   // codes a row, where rows are shortened; else 0
     index block;  // cells on the side of a block of `rest`
@@ -299,7 +314,7 @@ class heatmap_page {
 
   std::vector<std::string> row_labels_, col_labels_;
   heatmap_options options_;
-  std::vector<std::string> maps_, cells_;  // what the page says about each map; its weights
+  std::vector<added_map> maps_;
 };
 
 /// A page for one matrix of weights, n_q x n_kv, with a label for each row and column: self-contained HTML.

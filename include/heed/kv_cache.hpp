@@ -119,7 +119,8 @@ class kv_cache {
     grow("kv_cache::reserve", capacity);
   }
 
-  /// Appends n tokens to every sequence: key [batch, H_kv, n, key_dim], value [batch, H_kv, n, value_dim].
+  /// Appends n tokens to every sequence: key [batch, H_kv, n, key_dim], value [batch, H_kv, n, value_dim], neither of them in the
+  /// cache's own memory.
   template <typename Key, typename Value>
   void append(const tensor_view<Key>& key, const tensor_view<Value>& value) {
     detail::check_equal("kv_cache::append", "key: batch", key.batch, "the cache's batch", batch());
@@ -233,6 +234,11 @@ class kv_cache {
   template <typename Key, typename Value>
   void check_tokens(const tensor_view<Key>& key, const tensor_view<Value>& value) const {
     detail::check_tokens("kv_cache::append", key, value, key_.heads, key_.dim, value_.dim);
+    const detail::memory_region own_keys = detail::region_of(keys().elements), own_values = detail::region_of(values().elements);
+    for (const detail::named_region& tokens : {detail::named_region("key", key), detail::named_region("value", value)}) {
+      detail::check_pair("kv_cache::append", tokens, "the cache's own keys", own_keys);
+      detail::check_pair("kv_cache::append", tokens, "the cache's own values", own_values);
+    }
   }
 
   template <typename Key, typename Value>
@@ -313,9 +319,9 @@ auto make_cached_problem(const char* function, const tensor_view<Query>& query, 
 /// of their sequence (with causal::top_left, the first that the cache holds). With causal::bottom_right any cut of a prompt into
 /// chunks gives what one call gives; so that this holds for functions and dropout too, they are given the numbers of the tokens in the
 /// sequence as i and j. keep, bias and blocks count rows of the call. A rolling cache needs a window_left that is not larger than its
-/// window, and no more queries than were appended last. Throws std::invalid_argument where the sizes do not fit together. Allocates
-/// nothing once `memory` has grown, which it does once for all lengths up to the capacity of a kv_cache, or the room in the tables of
-/// a paged one (see paged_kv_cache::reserve).
+/// window, and no more queries than were appended last. Throws std::invalid_argument where the sizes do not fit together, and as
+/// multi_head_attention_into does. Allocates nothing once `memory` has grown, which it does once for all lengths up to the capacity of
+/// a kv_cache, or the room in the tables of a paged one (see paged_kv_cache::reserve).
 template <typename Query, typename Cache, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
                            const tensor_view<Lse>& lse, const attention_options& options, workspace& memory, const Terms&... terms) {

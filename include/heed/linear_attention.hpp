@@ -69,9 +69,9 @@ detail::bonus_term<typename Vector::Scalar> bonus(const Eigen::DenseBase<Vector>
 /// Linear attention of every head of every batch entry, through strided views, in chunks that run on the library's kernels.
 ///
 /// query [B, H, T, d_k], key [B, H_kv, T, d_k], value [B, H_kv, T, d_v] -> out [B, H, T, d_v]. Query head h reads the state of head
-/// h / (H / H_kv). With T = 0 nothing is written and the state stays. Throws std::invalid_argument for sizes that do not fit together
-/// and options out of range, before anything is written. Allocates nothing once `memory` has grown. Scalars without a kernel (long
-/// double, an autodiff type) take the recurrent form.
+/// h / (H / H_kv). With T = 0 nothing is written and the state stays. Throws std::invalid_argument for sizes that do not fit together,
+/// options out of range, and an out or carry that overlaps itself, the other or an input, before anything is written. Allocates nothing
+/// once `memory` has grown. Scalars without a kernel (long double, an autodiff type) take the recurrent form.
 template <typename Query, typename Key, typename Value, typename Scalar, typename... Terms>
 void multi_head_linear_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
                                       const tensor_view<Scalar>& out, const linear_attention_options& options, workspace& memory,

@@ -10,7 +10,9 @@ HEED_NAMESPACE_BEGIN
 /// query [B, H, n_q, Dk], key [B, H_kv, n_kv, Dk], value [B, H_kv, n_kv, Dv] -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {} where it
 /// is not wanted. Query head h reads key/value head h / (H / H_kv): H_kv = H is multi-head, 1 multi-query, between them grouped-query
 /// attention (Ainslie et al. 2023). A row that sees no key is 0, its lse -infinity. Throws std::invalid_argument for sizes that do not
-/// fit together, H not a multiple of H_kv among them, before anything is written. Allocates nothing once `memory` has grown.
+/// fit together, H not a multiple of H_kv among them, and where out or lse overlaps itself, the other or anything that the call reads,
+/// before anything is written; out may be the columns of one matrix that query, key and value leave. Allocates nothing once `memory`
+/// has grown.
 template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void multi_head_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
                                const tensor_view<Scalar>& out, const tensor_view<Lse>& lse, const attention_options& options,

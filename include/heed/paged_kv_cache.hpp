@@ -29,6 +29,26 @@ class paged_kv_cache {
     for (index page = num_pages; page > 0; --page) free_.push_back(page - 1);
   }
 
+  paged_kv_cache(const paged_kv_cache&) = default;
+  /// A cache that was moved from has no pages and no sequences.
+  paged_kv_cache(paged_kv_cache&& other) noexcept
+      : page_rows_(other.page_rows_),
+        key_(std::exchange(other.key_, other.key_.without_pages())),
+        value_(std::exchange(other.value_, other.value_.without_pages())),
+        free_(std::move(other.free_)),
+        holders_(std::move(other.holders_)),
+        sequences_(std::move(other.sequences_)) {}
+  /// A copy for which memory runs out changes nothing.
+  paged_kv_cache& operator=(paged_kv_cache other) noexcept {
+    std::swap(page_rows_, other.page_rows_);
+    std::swap(key_, other.key_);
+    std::swap(value_, other.value_);
+    std::swap(free_, other.free_);
+    std::swap(holders_, other.holders_);
+    std::swap(sequences_, other.sequences_);
+    return *this;
+  }
+
   index page_rows() const { return page_rows_; }
   index num_kv_heads() const { return key_.heads; }
   index free_pages() const { return static_cast<index>(free_.size()); }
@@ -164,6 +184,7 @@ class paged_kv_cache {
     std::vector<Stored> elements;
     std::vector<float> scales;
 
+    pool without_pages() const { return {0, page_rows, heads, dim, {}, {}}; }
     void allocate() {
       elements.resize(static_cast<std::size_t>(num_pages * heads * page_rows * dim));
       if (detail::is_quantised<Stored>) scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));

@@ -184,6 +184,16 @@ void turn(Scalar& a, Scalar& b, Acc cos, Acc sin) {
   b = Scalar(y * cos + x * sin);
 }
 
+/// A table that is computed at every look might be computed from what is rotated: it is evaluated first.
+template <typename Table>
+decltype(auto) table_of(const Eigen::DenseBase<Table>& table) {
+  if constexpr (has_memory<Table>) {
+    return (table.derived());
+  } else {
+    return rows<typename Table::Scalar>(table.derived());
+  }
+}
+
 /// Turns pairs [first, last) out of `pairs` of token i of batch entry b, in every head, by the angles whose cos(c) and sin(c) are
 /// given.
 template <typename Scalar, typename Cos, typename Sin>
@@ -198,7 +208,8 @@ void rotate_token(const tensor_view<Scalar>& x, index b, index i, index first, i
 
 /// Rotates every head of x [B, H, n, d] in place with tables of cosines and sines that are given: cos and sin are [positions,
 /// rotary_dim / 2] and token i of batch entry b takes row positions(b * n + i) of them. The rotary_dim is twice the tables' columns;
-/// elements behind it pass. Throws std::invalid_argument where the sizes do not fit together or a position is not in the tables.
+/// elements behind it pass. Throws std::invalid_argument where the sizes do not fit together, a position is not in the tables, or x
+/// overlaps the tables, the positions or itself.
 template <typename Scalar, typename Cos, typename Sin>
 void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
                  const index_list& positions, rope_layout layout = rope_layout::half_split) {
@@ -215,22 +226,26 @@ void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos,
   for (index t = 0; t < x.batch * x.rows; ++t)
     if (positions[t] < 0 || positions[t] >= cos.rows())
       detail::fail_with("heed::rotate_into: position ", positions[t], " of token ", t, " is not in the tables' ", cos.rows(), " rows");
+  detail::check_apart("rotate_into", {"x", x}, "cos", cos, "sin", sin, "positions", positions);
+  const auto& cosines = detail::table_of(cos);
+  const auto& sines = detail::table_of(sin);
   for (index b = 0; b < x.batch; ++b)
     for (index i = 0; i < x.rows; ++i) {
       const index position = positions[b * x.rows + i];
       detail::rotate_token(
-          x, b, i, 0, cos.cols(), cos.cols(), layout, [&](index c) { return cos.derived()(position, c); },
-          [&](index c) { return sin.derived()(position, c); });
+          x, b, i, 0, cosines.cols(), cosines.cols(), layout, [&](index c) { return cosines(position, c); },
+          [&](index c) { return sines(position, c); });
     }
 }
 
 /// Rotary position embedding of every head of x [B, H, n, d] in place; token i of every batch entry stands at first_position + i.
 /// Apply it to queries and keys before attention; angles are computed in double. Throws as rope_frequencies does,
-/// and for positions that no index can hold. Allocates nothing.
+/// for positions that no index can hold, and where x overlaps itself. Allocates nothing.
 template <typename Scalar>
 void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {}, index first_position = 0) {
   using Acc = accumulator_t<Scalar>;
   detail::check_view("apply_rope", "x", x);
+  detail::check_apart("apply_rope", {"x", x});
   const detail::rope rope("apply_rope", x.cols, options);
   if (first_position > (std::numeric_limits<index>::max)() - x.rows)
     detail::fail_with("heed::apply_rope: first_position ", first_position, " and ", x.rows, " tokens are more than an index can hold");

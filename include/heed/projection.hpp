@@ -62,7 +62,7 @@ void project_one(const char* name, const X& x, const Weight& weight, Out&& out, 
   check_equal(name, "out: rows", out.rows(), "x's rows", x.rows());
   check_equal(name, "out: columns", out.cols(), "weight's columns", weight.cols());
   check_view(name, "out", out_view);
-  check_apart(name, "out", out_view, "x", x_view, "weight", w_view);
+  check_apart(name, {"out", out_view}, "x", x_view, "weight", w_view);
   project<Scalar, 1>(whole(x_view), {{whole(w_view), whole(out_view)}}, options, memory);
 }
 
@@ -108,9 +108,9 @@ auto projected_qkv(const char* name, const X& x, const Wq& w_q, const Wk& w_k, c
 /// X W, a linear layer without bias, into the caller's own memory: x n x d_model, weight d_model x d_out -> out n x d_out.
 ///
 /// Of the options, target, threads and executor matter; the result is bitwise the same for every number of threads. half and bfloat16
-/// are summed up in float and rounded once. out must have its size already and may not overlap the inputs. Throws
-/// std::invalid_argument for sizes that do not fit together, before anything is written. Allocates nothing once `memory` has grown and
-/// when the inputs lie in memory.
+/// are summed up in float and rounded once. out must have its size already. Throws std::invalid_argument for sizes that do not fit
+/// together and an out that overlaps an input, before anything is written. Allocates nothing once `memory` has grown and when the
+/// inputs lie in memory.
 template <typename X, typename Weight, typename Out>
 void project_into(const X& x, const Weight& weight, Out&& out, const attention_options& options, workspace& memory) {
   detail::project_one("project_into", x, weight, out, options, memory);

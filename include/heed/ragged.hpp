@@ -32,6 +32,7 @@ void bind_starts(const char* function, const index_list& query_starts, const ind
     fail_with("heed::", function,
               ": keep, keep_bits, bias, blocks and key_lengths are not offered for ragged batches; use a mask function, or call one "
               "sequence at a time");
+  check_apart(function, {"out", p.out}, {"lse", p.lse}, "query_starts", query_starts, "key_starts", key_starts);
   p.query_starts = query_starts;
   p.key_starts = key_starts;
 }
@@ -53,8 +54,8 @@ problem<Scalar> make_ragged_problem(const char* function, const tensor_view<Quer
 /// query [1, H, total_q, Dk], key [1, H_kv, total_kv, Dk], value [1, H_kv, total_kv, Dv] -> out [1, H, total_q, Dv], lse [1, H,
 /// total_q, 1] or {}. Sequence b has query rows [query_starts[b], query_starts[b + 1]) and key rows [key_starts[b], key_starts[b + 1])
 /// (the cu_seqlens of other libraries, of 32 or 64 bits: one entry more than there are sequences, the first 0); a sequence may be
-/// empty. Causal and window count within the sequence. Throws std::invalid_argument for starts that fall or do not end at the number
-/// of rows, and as multi_head_attention_into does. Allocates nothing once `memory` has grown.
+/// empty. Causal and window count within the sequence. Throws std::invalid_argument for starts that fall, do not end at the number of
+/// rows or overlap an output, and as multi_head_attention_into does. Allocates nothing once `memory` has grown.
 template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void ragged_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
                            const tensor_view<Scalar>& out, const tensor_view<Lse>& lse, const index_list& query_starts,

@@ -146,8 +146,8 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
   const index channels = u.cols, d_state = a.cols;
   check_sequence(name, "out", out, "u", u);
   check_equal(name, "out: channels", out.cols, "u's channels", channels);
-  check_apart(name, "out", out, "u", u, "dt", dt, "a", a, "b", b, "c", c, "skip", given.skip, "step_bias", given.step_bias,
-              "silu_gate", given.silu_gate, "carry", given.carry);
+  check_apart(name, {"out", out}, {"carry", given.carry}, "u", u, "dt", dt, "a", a, "b", b, "c", c, "skip", given.skip,
+              "step_bias", given.step_bias, "silu_gate", given.silu_gate);
 
   for_each_head<Acc>(u.batch, u.heads, options, scan_numbers(channels, d_state), memory, [&](index entry, index g, Acc* numbers) {
     const auto take = [&](index count) { return std::exchange(numbers, numbers + count); };
@@ -201,8 +201,8 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
 ///
 /// u and dt [B, G, T, channels], a [B, G, channels, d_state] in the scalar of the state, each extent of batch and groups its own or 1,
 /// b and c [B, G, T, d_state] -> out [B, G, T, channels]. Terms: skip (D), step_bias, silu_gate (z), carry [B, G, channels, d_state].
-/// Throws std::invalid_argument for sizes that do not fit together, before anything is written. Allocates nothing once `memory` has
-/// grown.
+/// Throws std::invalid_argument for sizes that do not fit together, and where out or carry overlaps itself, the other or an input,
+/// before anything is written. Allocates nothing once `memory` has grown.
 template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar, typename... Terms>
 void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a, const tensor_view<B>& b,
                          const tensor_view<C>& c, const tensor_view<Scalar>& out, const selective_scan_options& options,

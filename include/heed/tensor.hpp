@@ -1,6 +1,7 @@
 #pragma once
 
 #include <heed/detail/check.hpp>
+#include <heed/detail/overlap.hpp>
 #include <heed/types.hpp>
 
 #include <Eigen/Core>
@@ -153,29 +154,6 @@ void check_view(const char* function, const char* what, const tensor_view<Scalar
       (!view.data && view.batch > 0 && view.heads > 0 && view.rows > 0 && view.cols > 0))
     fail_view(function, what, view.batch, view.heads, view.rows, view.cols);
 }
-/// A view, or none where an optional one is absent.
-template <typename Scalar>
-tensor_view<Scalar> given_or_none(const tensor_view<Scalar>& view) {
-  return view;
-}
-template <typename Scalar>
-tensor_view<Scalar> given_or_none(const std::optional<tensor_view<Scalar>>& view) {
-  return view.value_or(tensor_view<Scalar>{});
-}
-/// What is written must not be what is read: `whose` and the view, which may be optional, for each input. Only views that begin at one
-/// address are told; how others interleave is the caller's to know.
-template <typename Written>
-void check_apart(const char*, const char*, const tensor_view<Written>&) {}
-template <typename Written, typename Input, typename... More>
-void check_apart(const char* function, const char* what, const tensor_view<Written>& written, const char* whose, const Input& input,
-                 const More&... more) {
-  const auto read = given_or_none(input);
-  if (static_cast<const void*>(written.data) == static_cast<const void*>(read.data) && written.batch > 0 && written.heads > 0 &&
-      written.rows > 0 && written.cols > 0 && read.batch > 0 && read.heads > 0 && read.rows > 0 && read.cols > 0)
-    fail_with("heed::", function, ": ", what, " (", written.batch, " x ", written.heads, " x ", written.rows, " x ", written.cols,
-              ") lies where ", whose, " (", read.batch, " x ", read.heads, " x ", read.rows, " x ", read.cols, ") lies");
-  check_apart(function, what, written, more...);
-}
 inline void check_list(const char* function, const char* what, const index_list& list) {
   if (list.size < 0 || (!list.data && list.size > 0))
     fail_with("heed::", function, ": ", what, ": a list of ", list.size, " entries at ", list.data ? "an" : "a null", " address");
@@ -230,5 +208,89 @@ tensor_view<Scalar> split_heads(const tensor_view<Scalar>& packed, index heads, 
   return {packed.data,      batch, heads, length, dim, length * packed.row_stride, dim * packed.col_stride, packed.row_stride,
           packed.col_stride};
 }
+
+namespace detail {
+/// The memory of what a call reads or writes: of a view, a list, a matrix, or a term that has a view. An expression has none.
+template <typename Scalar>
+memory_region region_of(const tensor_view<Scalar>& view) {
+  return {view.data,
+          sizeof(Scalar),
+          {view.batch, view.heads, view.rows, view.cols},
+          {view.batch_stride, view.head_stride, view.row_stride, view.col_stride}};
+}
+inline memory_region region_of(const index_list& list) {
+  return {list.data, static_cast<std::size_t>(list.width), {1, 1, 1, list.size}, {0, 0, 0, 1}};
+}
+template <typename Term>
+auto region_of(const Term& term) -> decltype(region_of(term.view)) {
+  return region_of(term.view);
+}
+template <typename Derived>
+memory_region region_of(const Eigen::DenseBase<Derived>& matrix) {
+  if constexpr (has_memory<Derived>) {
+    return region_of(view(matrix));
+  } else {
+    return {};
+  }
+}
+
+[[noreturn]] inline void fail_overlap(const char* function, const char* what, const memory_region& written, const char* whose,
+                                      const memory_region& other) {
+  const auto &w = written.extents, &o = other.extents;
+  fail_with("heed::", function, ": ", what, " (", w[0], " x ", w[1], " x ", w[2], " x ", w[3], ") overlaps ", whose, " (", o[0], " x ",
+            o[1], " x ", o[2], " x ", o[3], ")");
+}
+[[noreturn]] inline void fail_overlaps_itself(const char* function, const char* what, const memory_region& written) {
+  const auto &w = written.extents, &s = written.strides;
+  fail_with("heed::", function, ": ", what, " (", w[0], " x ", w[1], " x ", w[2], " x ", w[3], ") overlaps itself: its strides are ",
+            s[0], ", ", s[1], ", ", s[2], " and ", s[3]);
+}
+/// Memory with its name in messages. An output that is absent has none.
+struct named_region {
+  template <typename Written>
+  named_region(const char* name, const Written& written) : what(name), memory(region_of(written)) {}
+  template <typename Written>
+  named_region(const char* name, const std::optional<Written>& written)
+      : what(name), memory(written ? region_of(*written) : memory_region()) {}
+
+  const char* what;
+  memory_region memory;
+};
+inline void check_pair(const char* function, const named_region& one, const char* whose, const memory_region& other) {
+  if (overlap(one.memory, other)) fail_overlap(function, one.what, one.memory, whose, other);
+}
+template <typename Other>
+void check_other(const char* function, const named_region& first, const named_region& second, const char* whose, const Other& other) {
+  const memory_region region = region_of(other);
+  check_pair(function, first, whose, region);
+  check_pair(function, second, whose, region);
+}
+template <typename Other>
+void check_other(const char* function, const named_region& first, const named_region& second, const char* whose,
+                 const std::optional<Other>& other) {
+  if (other) check_other(function, first, second, whose, *other);
+}
+inline void check_others(const char*, const named_region&, const named_region&) {}
+template <typename Other, typename... More>
+void check_others(const char* function, const named_region& first, const named_region& second, const char* whose, const Other& other,
+                  const More&... more) {
+  check_other(function, first, second, whose, other);
+  check_others(function, first, second, more...);
+}
+
+/// What a call writes must have a place for each of its numbers, and share no byte with anything else that it reads or writes. After
+/// the outputs, of which the second may be absent, come the names and the views, lists, matrices and terms of all that is read.
+template <typename... Others>
+void check_apart(const char* function, const named_region& first, const named_region& second, const Others&... others) {
+  for (const named_region* output : {&first, &second})
+    if (overlaps_itself(output->memory)) fail_overlaps_itself(function, output->what, output->memory);
+  check_pair(function, first, second.what, second.memory);
+  check_others(function, first, second, others...);
+}
+template <typename... Others>
+void check_apart(const char* function, const named_region& only, const Others&... others) {
+  check_apart(function, only, named_region("", std::optional<index_list>()), others...);
+}
+}  // namespace detail
 
 HEED_NAMESPACE_END

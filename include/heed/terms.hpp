@@ -27,6 +27,10 @@ struct head_term {
   const Scalar* values = nullptr;
   index count = 0;
 };
+template <typename Scalar, typename Tag>
+memory_region region_of(const head_term<Scalar, Tag>& term) {
+  return {term.values, sizeof(Scalar), {1, 1, 1, term.count}, {0, 0, 0, 1}};
+}
 struct alibi_tag;
 struct sinks_tag;
 struct logit_scales_tag;

@@ -24,6 +24,26 @@ inline void* must_have(void* memory) {
 }
 constexpr std::size_t usual_alignment = alignof(std::max_align_t);
 
+/// Calls `change` on a copy of `object` with the k-th allocation failing, for every k until none does. After each failure `same` must
+/// hold of the copy, and the change must go through when it is tried again. Returns how many allocations failed.
+template <typename Object, typename Change, typename Same>
+long fail_each_allocation(const Object& object, const Change& change, const Same& same) {
+  for (long k = 0;; ++k) {
+    Object copy = object;
+    testing::allocations_until_failure = k;
+    bool failed = false;
+    try {
+      change(copy);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    testing::allocations_until_failure = -1;
+    if (!failed) return k;
+    same(copy);
+    change(copy);
+  }
+}
+
 }  // namespace testing
 
 // Not inlined: g++ would see free where it expects delete, and warn.

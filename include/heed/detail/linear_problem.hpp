@@ -190,8 +190,8 @@ linear_problem<Scalar> make_linear_problem(const char* function, const tensor_vi
   check_broadcast("bonus", p.terms.bonus, 1, key.cols);
   check_carry(function, p.terms.carry, key.batch, key.heads, key.cols, "key's head_dim", p.state_cols(),
               options.normalise ? "value's head_dim and one for the normaliser," : "value's head_dim");
-  check_apart(function, "out", out, "query", query, "key", key, "value", value, "log_gate", p.terms.log_gate, "beta", beta, "bonus",
-              p.terms.bonus, "carry", p.terms.carry);
+  check_apart(function, {"out", out}, {"carry", p.terms.carry}, "query", query, "key", key, "value", value, "log_gate",
+                      p.terms.log_gate, "beta", beta, "bonus", p.terms.bonus);
   if (options.scale) check_number<accumulator_t<Scalar>>(function, "scale", *options.scale);
   check_number<accumulator_t<Scalar>>(function, "epsilon", options.epsilon);
   if (options.epsilon < 0) fail_with("heed::", function, ": epsilon must be 0 or positive, but is ", options.epsilon);

@@ -281,7 +281,6 @@ problem<Scalar, Stored> make_score_problem(const char* function, const tensor_vi
     check_equal(function, "lse: num_heads", lse.heads, "query's num_heads", query.heads);
     check_equal(function, "lse: n_q", lse.rows, "query's n_q", query.rows);
     check_equal(function, "lse: columns", lse.cols, "one number a row:", index{1});
-    check_apart(function, "lse", lse, "query", query, "key", key.elements);
   }
   check_options<accumulator_t<Scalar>>(function, options);
   check_terms(function, p);
@@ -312,9 +311,12 @@ problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_v
   check_equal(function, "out: num_heads", out.heads, "query's num_heads", query.heads);
   check_equal(function, "out: n_q", out.rows, "query's n_q", query.rows);
   check_equal(function, "out: head_dim", out.cols, "value's head_dim", value.cols);
-  check_apart(function, "out", out, "query", query, "key", key.elements, "value", value.elements);
-  check_apart(function, "lse", lse, "out", out, "value", value.elements);
   p.out = out;
+  const auto& terms = p.terms;
+  check_apart(function, {"out", out}, {"lse", lse}, "query", query, "key", key.elements, "value", value.elements, "keep",
+                      terms.keep, "keep", terms.keep_bytes, "keep_bits", terms.keep_bits, "bias", terms.bias, "alibi: slopes",
+                      terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors", terms.logit_scales, "key_lengths",
+                      terms.key_lengths);
   return p;
 }
 
