@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -21,7 +22,7 @@ struct malformed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A case that asks for something that the library does not have (yet).
+/// A case of something that the library does not have (yet).
 struct unsupported : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -37,6 +38,7 @@ struct test_case {
   std::string error;  // the word that the refusal must hold; empty: the case must run
   nlohmann::json options;
   std::map<std::string, tensor> inputs, outputs;
+  mutable std::set<std::string> compared;  // the outputs that something was held against
   double rtol = 0, atol = 0;
 
   /// An input that must be there.
@@ -136,6 +138,7 @@ void compare(const test_case& c, const std::string& path, const std::string& out
              failures& failed) {
   const auto found = c.outputs.find(output);
   if (found == c.outputs.end()) throw malformed("output " + output + " is missing");
+  c.compared.insert(output);
   const std::vector<double>& want = found->second.data;
   if (got.size() != static_cast<heed::index>(want.size()))
     throw malformed("output " + output + " has " + std::to_string(want.size()) + " numbers, but the inputs call for " +
