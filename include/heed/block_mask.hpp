@@ -60,11 +60,17 @@ class block_mask {
     return state_[at(b, h, q, kv)] != hidden;
   }
 
+  /// How many batch entries the mask has: 1 (the same for all) or the call's.
   index batch() const { return batch_; }
+  /// How many heads the mask has: 1 (the same for all) or the call's.
   index heads() const { return heads_; }
+  /// How many queries the mask is for.
   index n_q() const { return n_q_; }
+  /// How many keys the mask is for.
   index n_kv() const { return n_kv_; }
+  /// How many blocks the queries make, the last of which may be short.
   index q_blocks() const { return n_q_ / block_q_ + (n_q_ % block_q_ != 0); }
+  /// How many blocks the keys make, the last of which may be short.
   index kv_blocks() const { return n_kv_ / block_kv_ + (n_kv_ % block_kv_ != 0); }
   /// The share of blocks that are visible: what a call costs against the whole.
   double density() const {

@@ -13,6 +13,7 @@ enum class activation : unsigned char { none, silu };
 
 /// What one call of the causal convolution means.
 struct causal_conv_options {
+  /// The function that each sum goes through.
   heed::activation activation = heed::activation::none;
   /// How many threads may share out batch entries and heads. The result is bitwise the same for every number.
   int threads = 1;

@@ -15,6 +15,7 @@ HEED_NAMESPACE_BEGIN
 /// Where the work of a call runs: implement it to lend the library a pool of your own (see attention_options::executor).
 class executor {
  public:
+  /// The work of one worker, by its number.
   using work_function = void (*)(void* context, int worker);
 
   virtual ~executor() = default;
@@ -32,6 +33,7 @@ class executor {
 /// Starts threads for each call and joins them: nothing to keep, some ten microseconds a thread a call.
 class thread_executor : public executor {
  public:
+  /// Of so many workers, the calling thread among them.
   explicit thread_executor(int workers) : workers_(workers) {}
   int workers() const override { return workers_; }
   void run(int workers, work_function work, void* context) override {
@@ -61,6 +63,7 @@ class thread_executor : public executor {
 template <typename Pool>
 class pool_executor : public executor {
  public:
+  /// Lends `pool`, which must outlive the executor.
   explicit pool_executor(Pool& pool) : pool_(pool) {}
   int workers() const override { return static_cast<int>(pool_.NumThreads()) + 1; }
   void run(int workers, work_function work, void* context) override {
@@ -98,6 +101,7 @@ class pool_executor : public executor {
 /// Runs the workers as one OpenMP parallel region.
 class openmp_executor : public executor {
  public:
+  /// Of so many workers, the calling thread among them.
   explicit openmp_executor(int workers) : workers_(workers) {}
   int workers() const override { return workers_; }
   void run(int workers, work_function work, void* context) override {

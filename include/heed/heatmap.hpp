@@ -29,11 +29,14 @@ HEED_NAMESPACE_BEGIN
 
 /// What a heat map says about itself.
 struct heatmap_options {
+  /// The heading of the page and the title of the picture.
   std::string title = "Attention";
   /// A sentence under the title.
   std::string note{};
-  /// What a row and a column are.
-  std::string row_name = "query", col_name = "key";
+  /// The word for a row.
+  std::string row_name = "query";
+  /// The word for a column.
+  std::string col_name = "key";
   /// A row with more columns than this stores only so many of its largest weights (a page, not an SVG); 0 stores every weight. One
   /// takes 3 to 5 bytes, a weight of 0 none. Set it to 16 or so for a page with every head of a model. Of what is left out the page
   /// knows, and shows, a bound: the largest left out in each of 64 x 64 blocks.

@@ -70,6 +70,7 @@ class kv_cache {
     dropped_.assign(static_cast<std::size_t>(batch), 0);
     grow("kv_cache", capacity);
   }
+  /// A copy of all its sequences.
   kv_cache(const kv_cache&) = default;
   /// A cache that was moved from has no sequences.
   kv_cache(kv_cache&& other) noexcept
@@ -92,9 +93,13 @@ class kv_cache {
     return *this;
   }
 
+  /// How many sequences the cache holds.
   index batch() const { return static_cast<index>(lengths_.size()); }
+  /// How many key/value heads each sequence has.
   index num_kv_heads() const { return key_.heads; }
+  /// How many tokens before its own a later query may look back to; -1: all.
   index window() const { return window_; }
+  /// How many tokens of each sequence there is room for.
   index capacity() const { return capacity_; }
   /// Tokens that sequence b holds now.
   index length(index b) const {
@@ -106,6 +111,7 @@ class kv_cache {
     check_sequence("position", b);
     return dropped_[static_cast<std::size_t>(b)] + lengths_[static_cast<std::size_t>(b)];
   }
+  /// The length of each sequence.
   const std::vector<index>& lengths() const { return lengths_; }
   /// Tokens that each sequence has dropped from its beginning, as a rolling cache does.
   const std::vector<index>& dropped() const { return dropped_; }
@@ -163,7 +169,9 @@ class kv_cache {
     for (index b = 0; b < batch(); ++b) clear(b);
   }
 
+  /// The keys, as the library's own functions read them.
   detail::stored_tensor<Stored> keys() const { return key_.view(*this); }
+  /// The values, likewise.
   detail::stored_tensor<Stored> values() const { return value_.view(*this); }
 
  private:

@@ -21,15 +21,19 @@ HEED_NAMESPACE_BEGIN
 /// d_c].
 template <typename Scalar>
 struct latent_weights {
-  rows<Scalar> w_uk, w_uv;
-  index num_heads = 0, rope_dim = 0;
+  rows<Scalar> w_uk;    ///< [H * d_nope, d_c]: latent to keys
+  rows<Scalar> w_uv;    ///< [H * d_v, d_c]: latent to values
+  index num_heads = 0;  ///< H
+  index rope_dim = 0;   ///< d_r: the width of the rotated key that all heads share
 
+  /// The width of the latent vector.
   index d_c() const { return w_uk.cols(); }
-  /// Throw std::invalid_argument where num_heads does not divide the rows.
+  /// The width of a head's plain key. Throws std::invalid_argument where num_heads does not divide the rows of w_uk.
   index d_nope() const {
     detail::check_multiple("latent_weights", "w_uk", w_uk.rows(), "rows", "num_heads", num_heads);
     return w_uk.rows() / num_heads;
   }
+  /// The width of a head's value. Throws std::invalid_argument where num_heads does not divide the rows of w_uv.
   index d_v() const {
     detail::check_multiple("latent_weights", "w_uv", w_uv.rows(), "rows", "num_heads", num_heads);
     return w_uv.rows() / num_heads;

@@ -29,9 +29,13 @@ class paged_kv_cache {
     for (index page = num_pages; page > 0; --page) free_.push_back(page - 1);
   }
 
+  /// How many tokens a page holds.
   index page_rows() const { return page_rows_; }
+  /// How many key/value heads each sequence has.
   index num_kv_heads() const { return key_.heads; }
+  /// How many pages no sequence holds.
   index free_pages() const { return static_cast<index>(free_.size()); }
+  /// Bytes of keys, values and scales of all pages.
   index bytes() const { return key_.bytes() + value_.bytes(); }
 
   /// A new, empty sequence; returns its name.
@@ -117,6 +121,7 @@ class paged_kv_cache {
   /// make it anew after the cache has changed.
   class batch_view {
    public:
+    /// The sequences of a cache, which must outlive the view. Throws std::invalid_argument for one that the cache does not have.
     batch_view(const paged_kv_cache& cache, const index_list& sequences) : cache_(cache) {
       detail::check_list("paged_kv_cache::batch", "sequences", sequences);
       for (const index s : sequences) {
@@ -131,10 +136,15 @@ class paged_kv_cache {
         std::copy(pages.begin(), pages.end(), table_.begin() + b * stride_);
       }
     }
+    /// -1: pages keep all tokens.
     index window() const { return -1; }
+    /// The length of each sequence.
     const std::vector<index>& lengths() const { return lengths_; }
+    /// Zeros: pages keep all tokens.
     const std::vector<index>& dropped() const { return dropped_; }
+    /// The keys, as the library's own functions read them.
     detail::stored_tensor<Stored> keys() const { return view(cache_.key_); }
+    /// The values, likewise.
     detail::stored_tensor<Stored> values() const { return view(cache_.value_); }
 
    private:
@@ -151,6 +161,7 @@ class paged_kv_cache {
     std::vector<index> lengths_, dropped_, table_;
     index stride_ = 0;
   };
+  /// These sequences as the batch of one call.
   batch_view batch(const index_list& sequences) const { return batch_view(*this, sequences); }
 
  private:

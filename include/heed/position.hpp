@@ -46,15 +46,17 @@ enum class rope_scaling : unsigned char {
 
 /// Rotary position embedding (Su et al. 2021). An aggregate; the defaults are the paper's.
 struct rope_options {
-  double base = 10000;
+  double base = 10000;  ///< pair c of d / 2 turns by base^(-2 c / d) radians a position
   /// How many of a head's elements turn, an even number; the rest pass. 0: all of them.
   index rotary_dim = 0;
-  rope_layout layout = rope_layout::half_split;
-  rope_scaling scaling = rope_scaling::none;
-  double factor = 1;                                 ///< how many times longer the context is than in training (all scalings)
-  double original_length = 8192;                     ///< the context length of the training (yarn, llama3, dynamic_ntk)
-  double beta_fast = 32, beta_slow = 1;              ///< turns over original_length between which yarn ramps
-  double low_freq_factor = 1, high_freq_factor = 4;  ///< the same ramp for llama3
+  rope_layout layout = rope_layout::half_split;  ///< which elements turn together
+  rope_scaling scaling = rope_scaling::none;     ///< how the frequencies are changed for long contexts
+  double factor = 1;                             ///< how many times longer the context is than in training (all scalings)
+  double original_length = 8192;                 ///< the context length of the training (yarn, llama3, dynamic_ntk)
+  double beta_fast = 32;                         ///< turns over original_length from which on yarn keeps a frequency
+  double beta_slow = 1;                          ///< turns over original_length up to which yarn divides a frequency by factor
+  double low_freq_factor = 1;                    ///< as beta_slow, for llama3
+  double high_freq_factor = 4;                   ///< as beta_fast, for llama3
   /// Whether yarn's ramp begins and ends at whole pairs, rounded outwards, as in the paper's code; gpt-oss does not round.
   bool truncate = true;
   index sequence_length = 0;  ///< how many tokens the sequence has, 1 or more (dynamic_ntk)
@@ -62,8 +64,8 @@ struct rope_options {
 
 /// What a rotation needs: an angle per position and pair is position * frequencies(pair); yarn also multiplies q and k by `magnitude`.
 struct rope_frequencies_result {
-  row_vector<double> frequencies;  // rotary_dim / 2, radians per position
-  double magnitude = 1;
+  row_vector<double> frequencies;  ///< rotary_dim / 2 numbers, in radians per position
+  double magnitude = 1;            ///< the factor on q and k; 1 but for yarn
 };
 
 namespace detail {

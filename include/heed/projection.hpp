@@ -15,10 +15,11 @@ HEED_NAMESPACE_BEGIN
 /// The three projections of a sequence: query = X W_Q, key = X W_K, value = X W_V.
 template <typename Scalar, int Dq = Eigen::Dynamic, int Dk = Eigen::Dynamic, int Dv = Eigen::Dynamic>
 struct qkv {
+  /// Room for n tokens.
   qkv(index n, index d_q, index d_k, index d_v) : query(n, d_q), key(n, d_k), value(n, d_v) {}
-  rows<Scalar, Dq> query;
-  rows<Scalar, Dk> key;
-  rows<Scalar, Dv> value;
+  rows<Scalar, Dq> query;  ///< n x d_q
+  rows<Scalar, Dk> key;    ///< n x d_k
+  rows<Scalar, Dv> value;  ///< n x d_v
 };
 
 namespace detail {

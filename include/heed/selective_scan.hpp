@@ -64,6 +64,7 @@ template <typename Scalar>
 detail::skip_term<std::remove_const_t<Scalar>> skip(const tensor_view<Scalar>& d) {
   return {d};
 }
+/// The same from an Eigen vector, for every batch entry and group.
 template <typename Vector>
 detail::skip_term<typename Vector::Scalar> skip(const Eigen::DenseBase<Vector>& d) {
   return {detail::channel_view(d)};
@@ -74,6 +75,7 @@ template <typename Scalar>
 detail::step_bias_term<std::remove_const_t<Scalar>> step_bias(const tensor_view<Scalar>& bias) {
   return {bias};
 }
+/// The same from an Eigen vector, for every batch entry and group.
 template <typename Vector>
 detail::step_bias_term<typename Vector::Scalar> step_bias(const Eigen::DenseBase<Vector>& bias) {
   return {detail::channel_view(bias)};
@@ -84,6 +86,7 @@ template <typename Scalar>
 detail::silu_gate_term<std::remove_const_t<Scalar>> silu_gate(const tensor_view<Scalar>& z) {
   return {z};
 }
+/// The same from an Eigen matrix, for one batch entry and group.
 template <typename Derived>
 detail::silu_gate_term<typename Derived::Scalar> silu_gate(const Eigen::DenseBase<Derived>& z) {
   return {view(z)};

@@ -42,7 +42,9 @@ struct element_of<Container, std::void_t<decltype(*std::declval<const Container&
 /// Looks at the caller's list of indices: a std::vector, std::array or Eigen vector of integers of 32 bits (std::int32_t, as
 /// cu_seqlens are elsewhere) or 64 (heed::index). It does not own them. An empty one has no data.
 struct index_list {
+  /// A list of no indices.
   index_list() = default;
+  /// The list that a container holds.
   template <typename Container>
   index_list(const Container& container) {
     using Element = typename detail::element_of<Container>::type;
@@ -56,31 +58,39 @@ struct index_list {
       width = index{sizeof(Element)};
     }
   }
+  /// Refused, with a sentence: a list in braces may end before it is read.
   template <typename Integer, typename = std::enable_if_t<std::is_integral<Integer>::value>>
   index_list(std::initializer_list<Integer>) {
     static_assert(sizeof(Integer) == 0,
                   "a list of indices in braces may end before it is looked at: make it a std::vector, std::array or Eigen vector");
   }
 
+  /// Index i of the list.
   index operator[](index i) const { return width == index{sizeof(std::int32_t)} ? read<std::int32_t>(i) : read<std::int64_t>(i); }
 
+  /// What a range-based for needs.
   struct iterator {
+    /// The index here.
     index operator*() const { return (*list)[at]; }
+    /// Goes to the next one.
     iterator& operator++() {
       ++at;
       return *this;
     }
+    /// Whether two iterators of a list are at different places.
     bool operator!=(const iterator& other) const { return at != other.at; }
 
-    const index_list* list;
-    index at;
+    const index_list* list;  ///< the list
+    index at;                ///< the place in it
   };
+  /// The first place.
   iterator begin() const { return {this, 0}; }
+  /// The place after the last.
   iterator end() const { return {this, size}; }
 
-  const void* data = nullptr;
-  index size = 0;
-  index width = sizeof(index);  // bytes of an element
+  const void* data = nullptr;   ///< the first element; null: none
+  index size = 0;               ///< how many indices there are
+  index width = sizeof(index);  ///< bytes of an element
 
  private:
   // An integer of 64 bits has several names, and a pointer to one may not look at another.
@@ -95,9 +105,13 @@ struct index_list {
 /// A strided view of a matrix that somebody else owns.
 template <typename Scalar>
 struct matrix_view {
-  Scalar* data = nullptr;
-  index rows = 0, cols = 0, row_stride = 0, col_stride = 1;
+  Scalar* data = nullptr;  ///< element (0, 0)
+  index rows = 0;          ///< how many rows
+  index cols = 0;          ///< how many columns
+  index row_stride = 0;    ///< elements from a row to the next
+  index col_stride = 1;    ///< elements from a column to the next
 
+  /// Element (i, c).
   Scalar& operator()(index i, index c) const { return data[i * row_stride + c * col_stride]; }
 };
 
@@ -106,9 +120,15 @@ struct matrix_view {
 /// views. A view of `const Scalar` reads; a view of `Scalar` may be written through.
 template <typename Scalar>
 struct tensor_view {
-  Scalar* data = nullptr;
-  index batch = 0, heads = 0, rows = 0, cols = 0;
-  index batch_stride = 0, head_stride = 0, row_stride = 0, col_stride = 1;
+  Scalar* data = nullptr;  ///< element (0, 0, 0, 0)
+  index batch = 0;         ///< how many batch entries
+  index heads = 0;         ///< how many heads
+  index rows = 0;          ///< how many rows: tokens
+  index cols = 0;          ///< how many columns: head_dim
+  index batch_stride = 0;  ///< elements from a batch entry to the next
+  index head_stride = 0;   ///< elements from a head to the next
+  index row_stride = 0;    ///< elements from a row to the next
+  index col_stride = 1;    ///< elements from a column to the next
 
   /// A writable view is also a readable one.
   operator tensor_view<const Scalar>() const {
@@ -118,6 +138,7 @@ struct tensor_view {
   matrix_view<Scalar> head(index b, index h, index first, index count) const {
     return {data + b * batch_stride + h * head_stride + first * row_stride, count, cols, row_stride, col_stride};
   }
+  /// Element (b, h, i, c).
   Scalar& operator()(index b, index h, index i, index c) const {
     return data[b * batch_stride + h * head_stride + i * row_stride + c * col_stride];
   }

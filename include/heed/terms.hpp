@@ -184,8 +184,8 @@ head_term<typename Vector::Scalar, Tag> make_head_term(const Vector& values) {
 /// A tensor whose batch entries serve a larger batch in turn.
 template <typename Scalar>
 struct repeated_view {
-  tensor_view<Scalar> view;
-  index times;
+  tensor_view<Scalar> view;  ///< the tensor
+  index times;               ///< how many times its batch makes the call's
 };
 
 /// For keep and bias: entry b of a call of times * values.batch entries takes entry b % values.batch. With windows as the batch,

@@ -18,7 +18,9 @@ HEED_NAMESPACE_BEGIN
 /// attention's output with the matrix it never made: weights n_q x n_kv, each row the softmax under which the values were summed.
 template <typename Scalar, int Dv = Eigen::Dynamic>
 struct attention_weights_result : attention_result<Scalar, Dv> {
+  /// The output and log-sum-exp of a call, without weights.
   explicit attention_weights_result(attention_result<Scalar, Dv> result) : attention_result<Scalar, Dv>(std::move(result)) {}
+  /// n_q x n_kv.
   rows<accumulator_t<Scalar>> weights;
 };
 
@@ -173,8 +175,8 @@ auto row_entropy(const Query& query, const Key& key, const Lse& lse, const atten
 /// The keys that each query looks at most: row i holds their numbers and weights, the heaviest first.
 template <typename Acc>
 struct top_keys_result {
-  rows<index> keys;
-  rows<Acc> weights;
+  rows<index> keys;   ///< n_q x k: the numbers of the keys
+  rows<Acc> weights;  ///< n_q x k: their weights
 };
 
 /// The k heaviest keys of each row (the lower number first among equals; a weight that is NaN comes before all numbers). k must be in

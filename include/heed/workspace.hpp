@@ -14,8 +14,11 @@ HEED_NAMESPACE_BEGIN
 /// workspace which has grown enough allocates nothing. One workspace serves one call at a time.
 class workspace {
  public:
+  /// An empty one: the first call allocates.
   workspace() = default;
+  /// Takes over the memory of another, which is empty then and can be used again.
   workspace(workspace&& other) noexcept : memory_(std::move(other.memory_)), capacity_(std::exchange(other.capacity_, 0)) {}
+  /// The same; its own memory is freed.
   workspace& operator=(workspace&& other) noexcept {
     memory_ = std::move(other.memory_);
     capacity_ = memory_ ? std::exchange(other.capacity_, 0) : 0;

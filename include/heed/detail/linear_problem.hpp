@@ -23,9 +23,11 @@ enum class feature_map : unsigned char { none, elu_plus_one };
 struct linear_attention_options {
   /// Multiplies the read. Absent: 1 / sqrt(head_dim), and 1 with a feature map. 0 is a literal 0.
   std::optional<double> scale{};
+  /// The function that queries and keys go through first.
   heed::feature_map feature_map = heed::feature_map::none;
   /// Divides the read by phi(q) . z + epsilon, where z is the (decayed) sum of the mapped keys. The state then has one more column: z.
   bool normalise = false;
+  /// Keeps the divisor of `normalise` from 0.
   double epsilon = 1e-6;
   /// Tokens that are worked on together, at most 48 of them; 0 is the library's choice. It moves time and rounding, nothing else.
   index chunk = 0;
