@@ -29,6 +29,12 @@ auto attend(const char* name, const Query& query, const Key& key, const Value& v
 /// not copied. Template arguments may be left out; Dk and Dv that are given are checked. float, double, half and bfloat16 run on the
 /// kernels of this CPU, any other scalar on streaming_attention. A row that sees no key is 0. Throws std::invalid_argument for sizes
 /// that do not fit together and for options out of range, before anything is computed.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// const rows out = heed::attention(query, key, value);  // 6 x 32
+/// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value,
           typename... Terms>
 auto attention(const Query& query, const Key& key, const Value& value, const attention_options& options = {}, const Terms&... terms) {
@@ -37,6 +43,13 @@ auto attention(const Query& query, const Key& key, const Value& value, const att
 
 /// attention together with the natural-log sum of exponentials of each row: what merging, weights and gradients start from.
 /// A row that sees no key is 0 with an lse of -infinity; a sink joins the lse.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// const auto result = heed::attention_with_lse(query, key, value);
+/// assert(result.out.rows() == 6 && result.lse.size() == 6);
+/// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value,
           typename... Terms>
 auto attention_with_lse(const Query& query, const Key& key, const Value& value, const attention_options& options = {},
@@ -52,6 +65,15 @@ auto attention_with_lse(const Query& query, const Key& key, const Value& value, 
 
 /// attention into the caller's own memory: out n_q x Dv, lse n_q x 1 or nullptr where it is not wanted. Both must have their size
 /// already and may not overlap the inputs. Allocates nothing once `memory` has grown and when the inputs lie in memory.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// rows out(6, 32);
+/// heed::row_vector<float> lse(6);
+/// heed::workspace memory;  // grows in the first call; later ones allocate nothing
+/// heed::attention_into(query, key, value, out, lse, heed::attention_options(), memory);
+/// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename Out,
           typename Lse, typename... Terms>
 void attention_into(const Query& query, const Key& key, const Value& value, Out&& out, Lse&& lse, const attention_options& options,

@@ -82,6 +82,13 @@ void recurrent_multi_head_delta_rule_into(const tensor_view<Query>& query, const
 
 /// The delta rule of one head: query T x d_k, key T x d_k, value T x d_v, beta T -> T x d_v. Throws std::invalid_argument where sizes
 /// do not fit.
+///
+/// @code
+/// const heed::rows<float> query = heed::rows<float>::Random(100, 16), value = heed::rows<float>::Random(100, 8);
+/// const heed::rows<float> key = query.rowwise().normalized();
+/// const Eigen::VectorXf beta = Eigen::VectorXf::Constant(100, 0.5f);
+/// const auto out = heed::delta_rule(query, key, value, beta);  // 100 x 8
+/// @endcode
 template <typename Query, typename Key, typename Value, typename Beta, typename... Terms>
 auto delta_rule(const Query& query, const Key& key, const Value& value, const Beta& beta, const delta_rule_options& options = {},
                 const Terms&... terms) {

@@ -60,6 +60,18 @@ class thread_executor : public executor {
 
 /// Lends a pool that has Schedule(function) and NumThreads(), such as Eigen::ThreadPool. The calling thread works too, and may be one
 /// of the pool's: it takes what the pool has not begun, and waits only for what runs on other threads.
+///
+/// @code
+/// struct pool {  // such as Eigen::ThreadPool; this one works at once
+///   void Schedule(const std::function<void()>& work) { work(); }
+///   int NumThreads() const { return 1; }
+/// } mine;
+/// heed::pool_executor<pool> lent(mine);
+/// heed::attention_options options;
+/// options.executor = &lent;
+/// const heed::rows<float> x = heed::rows<float>::Random(1000, 64);
+/// const auto out = heed::attention(x, x, x, options);
+/// @endcode
 template <typename Pool>
 class pool_executor : public executor {
  public:

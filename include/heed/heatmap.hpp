@@ -142,6 +142,14 @@ inline void check_page(const char* function, std::size_t row_labels, std::size_t
 /// Each head's map is packed when it is added, so a model's maps never stand in memory together: a weight becomes the code
 /// round(65534 weight / max), max being the map's largest weight, so what the page says is right to max / 131068. 65535 is "not a
 /// weight".
+///
+/// @code
+/// const Eigen::MatrixXf weights = heed::scaled_softmax(Eigen::MatrixXf::Random(3, 3));
+/// const std::vector<std::string> words{"who", "attends", "whom"};
+/// heed::heatmap_page page(words, words);
+/// for (int head = 0; head < 2; ++head) page.add(weights, 0, head);
+/// std::ofstream("attention.html") << page.html();
+/// @endcode
 class heatmap_page {
  public:
   /// row_labels: n_q tokens; col_labels: n_kv tokens. Throws std::invalid_argument for more than 65,535 of either.
@@ -307,6 +315,12 @@ class heatmap_page {
 
 /// A page for one matrix of weights, n_q x n_kv, with a label for each row and column: self-contained HTML.
 /// Throws std::invalid_argument where labels and weights do not have the same sizes.
+///
+/// @code
+/// const Eigen::MatrixXf weights = heed::scaled_softmax(Eigen::MatrixXf::Random(3, 3));
+/// const std::vector<std::string> words{"who", "attends", "whom"};
+/// std::ofstream("attention.html") << heed::heatmap_html(weights, words, words);
+/// @endcode
 template <typename Derived>
 std::string heatmap_html(const Eigen::DenseBase<Derived>& weights, const std::vector<std::string>& row_labels,
                          const std::vector<std::string>& col_labels, const heatmap_options& options = {}) {
@@ -319,6 +333,12 @@ std::string heatmap_html(const Eigen::DenseBase<Derived>& weights, const std::ve
 
 /// A still picture of one matrix of weights, n_q x n_kv: SVG for light and dark ground. More than 160 rows or columns are drawn in
 /// blocks, each with its largest weight. Throws std::invalid_argument where labels and weights do not have the same sizes.
+///
+/// @code
+/// const Eigen::MatrixXf weights = heed::scaled_softmax(Eigen::MatrixXf::Random(3, 3));
+/// const std::vector<std::string> words{"who", "attends", "whom"};
+/// std::ofstream("attention.svg") << heed::heatmap_svg(weights, words, words);
+/// @endcode
 template <typename Derived>
 std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vector<std::string>& row_labels,
                         const std::vector<std::string>& col_labels, const heatmap_options& options = {}) {

@@ -14,6 +14,10 @@ HEED_NAMESPACE_BEGIN
 
 /// The bytes that the keys and values of one sequence take: 2 * layers * num_kv_heads * head_dim * length * bytes_per_element.
 /// Throws std::invalid_argument for negative numbers and for a product that no index can hold.
+///
+/// @code
+/// static_assert(heed::kv_cache_bytes(32, 8, 128, 8192, 2) == heed::index{1} << 30, "Llama 3.1 8B, 8K tokens, bfloat16");
+/// @endcode
 constexpr index kv_cache_bytes(index layers, index num_kv_heads, index head_dim, index length, index bytes_per_element) {
   if (layers < 0 || num_kv_heads < 0 || head_dim < 0 || length < 0 || bytes_per_element < 0)
     detail::fail_with("heed::kv_cache_bytes: numbers must not be negative, but are layers ", layers, ", num_kv_heads ", num_kv_heads,
@@ -53,6 +57,13 @@ void check_tokens(const char* function, const tensor_view<Key>& key, const tenso
 /// allocates nothing, but that a rolling cache grows once to twice its window rather than move all of it at each token. A call that
 /// throws changes nothing. Invariant: sequence b holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage: in order,
 /// its tokens from dropped_[b] on.
+///
+/// @code
+/// heed::kv_cache<Eigen::bfloat16> cache(1, 2, 64, 64);  // one sequence, 2 key/value heads of 64
+/// std::vector<float> key(2 * 5 * 64, 0.5f), value(key);
+/// cache.append(heed::bhnd(key.data(), 1, 2, 5, 64), heed::bhnd(value.data(), 1, 2, 5, 64));
+/// assert(cache.length(0) == 5);
+/// @endcode
 template <typename Stored>
 class kv_cache {
  public:
@@ -316,6 +327,19 @@ auto make_cached_problem(const char* function, const tensor_view<Query>& query, 
 /// chunks gives what one call gives; so that this holds for functions and dropout too, they are given the numbers of the tokens in the
 /// sequence as i and j. keep, bias and blocks count rows of the call. A rolling cache needs a window_left that is not larger than its
 /// window, and no more queries than were appended last. Throws std::invalid_argument where the sizes do not fit together.
+///
+/// @code
+/// heed::kv_cache<float> cache(1, 2, 64, 64);
+/// heed::workspace memory;
+/// heed::attention_options options;
+/// options.causal = heed::causal::bottom_right;
+/// std::vector<float> query(8 * 64, 0.1f), out(query.size()), token(2 * 64, 0.5f);
+/// for (int step = 0; step < 3; ++step) {  // one token, 8 heads on 2
+///   cache.append(heed::bhnd(token.data(), 1, 2, 1, 64), heed::bhnd(token.data(), 1, 2, 1, 64));
+///   heed::cached_attention_into(heed::bhnd(query.data(), 1, 8, 1, 64), cache, heed::bhnd(out.data(), 1, 8, 1, 64), {}, options,
+///                               memory);
+/// }
+/// @endcode
 template <typename Query, typename Cache, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
                            const tensor_view<Lse>& lse, const attention_options& options, workspace& memory, const Terms&... terms) {

@@ -92,6 +92,13 @@ void copy_columns(const matrix_view<From>& from, const matrix_view<Scalar>& to) 
 /// query n_q x (H * (d_nope + rope_dim)), each head its plain part and then its rotated part; latent n_kv x (d_c + rope_dim), the
 /// latent and then the rotated key -> n_q x (H * d_v). An absent scale is 1 / sqrt(d_nope + rope_dim). half and bfloat16 are summed up
 /// in float. Throws std::invalid_argument where sizes do not fit.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4, 8};  // 4 heads of 16; d_c = 32, rope_dim 8
+/// const rows query = rows::Random(3, 4 * (16 + 8)), latent = rows::Random(10, 32 + 8);
+/// const rows out = heed::latent_attention(query, latent, w);  // 3 x 64
+/// @endcode
 template <typename Query, typename Latent, typename Scalar, typename... Terms>
 rows<Scalar> latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w,
                               const attention_options& options = {}, const Terms&... terms) {
@@ -124,6 +131,13 @@ rows<Scalar> latent_attention(const Query& query, const Latent& latent, const la
 
 /// Latent attention with every head's keys and values expanded: fewer operations when there are many queries, as in a prompt.
 /// Arguments and answer as those of latent_attention.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4, 8};  // 4 heads of 16; d_c = 32, rope_dim 8
+/// const rows query = rows::Random(3, 4 * (16 + 8)), latent = rows::Random(10, 32 + 8);
+/// assert((heed::expanded_latent_attention(query, latent, w) - heed::latent_attention(query, latent, w)).norm() < 1e-3f);
+/// @endcode
 template <typename Query, typename Latent, typename Scalar, typename... Terms>
 rows<Scalar> expanded_latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w,
                                        const attention_options& options = {}, const Terms&... terms) {

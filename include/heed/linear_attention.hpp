@@ -92,6 +92,13 @@ void recurrent_multi_head_linear_attention_into(const tensor_view<Query>& query,
 
 /// Linear attention of one head: query T x d_k, key T x d_k, value T x d_v -> T x d_v. Throws std::invalid_argument where sizes do not
 /// fit.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(100, 16);
+/// const Eigen::MatrixXf log_gates = Eigen::MatrixXf::Constant(100, 1, -0.1f);  // a decay of exp(-0.1) a token
+/// Eigen::MatrixXf state = Eigen::MatrixXf::Zero(16, 16);                        // is left ready for the next tokens
+/// const auto out = heed::linear_attention(x, x, x, {}, heed::log_gate(log_gates), heed::carry(state));
+/// @endcode
 template <typename Query, typename Key, typename Value, typename... Terms>
 auto linear_attention(const Query& query, const Key& key, const Value& value, const linear_attention_options& options = {},
                       const Terms&... terms) {

@@ -60,6 +60,14 @@ void add_part(Result& merged, const Result& part) {
 /// out n_q x Dv and lse n_q of each part. A part that saw no key is harmless; where both saw none the row is 0 and its lse -infinity.
 /// Where two parts saw keys and one's lse is +infinity or NaN, the row and its lse are NaN. Count a sink in one part only. Throws
 /// std::invalid_argument where the parts have different sizes.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// const auto a = heed::attention_with_lse(query, key.topRows(4), value.topRows(4));
+/// const auto b = heed::attention_with_lse(query, key.bottomRows(6), value.bottomRows(6));
+/// assert((heed::merge(a, b).out - heed::attention(query, key, value)).norm() < 1e-5f);
+/// @endcode
 template <typename Scalar, int Dv>
 attention_result<Scalar, Dv> merge(const attention_result<Scalar, Dv>& a, const attention_result<Scalar, Dv>& b) {
   attention_result<Scalar, Dv> merged = detail::first_part(a);

@@ -179,6 +179,15 @@ void rotate_rows(const tensor_view<Scalar>& x, const Cos& cos, const Sin& sin, c
 /// Rotates every head of x [B, H, n, d] in place with tables of cosines and sines that are given: cos and sin are [positions,
 /// rotary_dim / 2] and token i of batch entry b takes row positions(b * n + i) of them. The rotary_dim is twice the tables' columns;
 /// elements behind it pass. Throws std::invalid_argument where the sizes do not fit together or a position is not in the tables.
+///
+/// @code
+/// heed::rows<float> query = heed::rows<float>::Random(3, 64);  // one head, tokens 5, 6 and 7 of a sequence
+/// const std::vector<heed::index> positions{5, 6, 7};
+/// const Eigen::VectorXd frequencies = heed::rope_frequencies(64).frequencies;
+/// const Eigen::MatrixXd angles = Eigen::VectorXd::LinSpaced(16, 0, 15) * frequencies.transpose();
+/// heed::rotate_into(heed::writable_view(query), angles.array().cos().matrix().cast<float>(),
+///                   angles.array().sin().matrix().cast<float>(), positions, heed::rope_layout::half_split);
+/// @endcode
 template <typename Scalar, typename Cos, typename Sin>
 void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
                  const index_list& positions, rope_layout layout = rope_layout::half_split) {
@@ -201,6 +210,11 @@ void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos,
 /// Rotary position embedding of every head of x [B, H, n, d] in place; token i of every batch entry stands at first_position + i.
 /// Apply it to queries and keys before attention; angles are computed in double. Throws as rope_frequencies does,
 /// and for positions that no index can hold.
+///
+/// @code
+/// heed::rows<float> query = heed::rows<float>::Random(10, 64);  // one head
+/// heed::apply_rope(heed::writable_view(query));
+/// @endcode
 template <typename Scalar>
 void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {}, index first_position = 0) {
   using Acc = accumulator_t<Scalar>;

@@ -93,6 +93,11 @@ void streaming(const problem<Scalar, Stored>& p) {
 ///
 /// query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> n_q x Dv. A row that sees no key is 0. Throws std::invalid_argument for sizes that
 /// do not fit together and for options out of range.
+///
+/// @code
+/// const heed::rows<long double> x = heed::rows<long double>::Random(20, 8);
+/// const heed::rows<long double> out = heed::streaming_attention(x, x, x);
+/// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename... Terms>
 auto streaming_attention(const Query& query, const Key& key, const Value& value, const attention_options& options = {}, const Terms&... terms) {
   const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("streaming_attention", query, key, value);

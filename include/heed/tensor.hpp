@@ -152,6 +152,12 @@ tensor_view<Scalar> bhnd(Scalar* data, index batch, index heads, index length, i
 }
 
 /// A dense tensor in the order [batch, length, heads, dim].
+///
+/// @code
+/// std::vector<float> numbers(2 * 10 * 4 * 64);
+/// const auto heads = heed::bnhd(numbers.data(), 2, 10, 4, 64);  // 2 sequences of 10 tokens with 4 heads of 64
+/// assert(&heads(1, 2, 3, 0) == &numbers[((1 * 10 + 3) * 4 + 2) * 64]);
+/// @endcode
 template <typename Scalar>
 tensor_view<Scalar> bnhd(Scalar* data, index batch, index length, index heads, index dim) {
   detail::product("bnhd", "batch * length * heads * dim", {batch, length, heads, dim});
@@ -243,6 +249,12 @@ auto writable_view(Out&& matrix) -> tensor_view<typename std::decay_t<Out>::Scal
 
 /// The layout that a projection leaves: columns [h * dim, (h + 1) * dim) of row b * length + i are head h of token i of sequence b.
 /// Throws std::invalid_argument where the rows are not a multiple of batch, or the columns not of heads.
+///
+/// @code
+/// const heed::rows<float> packed = heed::rows<float>::Random(2 * 10, 4 * 64);
+/// const auto heads = heed::split_heads(heed::view(packed), 4, 2);
+/// assert(heads(1, 2, 3, 0) == packed(10 + 3, 2 * 64));
+/// @endcode
 template <typename Scalar>
 tensor_view<Scalar> split_heads(const tensor_view<Scalar>& packed, index heads, index batch = 1) {
   detail::check_multiple("split_heads", "packed", packed.cols, "columns", "heads", heads);

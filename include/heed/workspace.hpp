@@ -12,6 +12,14 @@ HEED_NAMESPACE_BEGIN
 
 /// Memory that calls use and leave for the next one: it grows to the largest need and is freed with the object. A call that is given a
 /// workspace which has grown enough allocates nothing. One workspace serves one call at a time.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// heed::rows<float> out(10, 64);
+/// heed::workspace memory;
+/// for (int step = 0; step < 3; ++step) heed::attention_into(x, x, x, out, nullptr, heed::attention_options(), memory);
+/// assert(memory.capacity() > 0);
+/// @endcode
 class workspace {
  public:
   /// An empty one: the first call allocates.

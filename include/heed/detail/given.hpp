@@ -11,6 +11,13 @@ HEED_NAMESPACE_BEGIN
 // there.
 
 /// A term whose presence is known only when the program runs: attention(q, k, v, options, when(has_mask, keep(mask))).
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const bool has_mask = false;
+/// const heed::rows<bool> mask;  // empty: there is none
+/// const auto out = heed::attention(x, x, x, {}, heed::when(has_mask, heed::keep(mask)));
+/// @endcode
 template <typename Term>
 std::optional<Term> when(bool given, const Term& term) {
   return given ? std::optional<Term>(term) : std::nullopt;
