@@ -215,7 +215,7 @@ TEST_CASE("a head of no dimensions is an answer of no columns") {
   }
 }
 
-TEST_CASE("an output that lies where an input lies is refused, before it is written") {
+TEST_CASE("an output that starts where an input starts is refused, before it is written") {
   heed::rows<float> x = heed::rows<float>::Random(6, 6), y = heed::rows<float>::Random(6, 6), z = heed::rows<float>::Random(6, 6);
   const heed::rows<float> before = x;
   heed::workspace memory;

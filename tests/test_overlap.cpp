@@ -28,7 +28,7 @@ void check_each(const char* function, const std::vector<std::string>& names, con
   for (std::size_t same = 0; same < names.size(); ++same) {
     std::vector<numbers> inputs(names.size());
     testing::check_refused([&] { call(inputs, inputs[same].view()); },
-                           {std::string("heed::") + function + ": out", "lies where " + names[same] + " "});
+                           {std::string("heed::") + function + ": out", "starts where " + names[same] + " "});
     for (const float number : inputs[same].values) CHECK(number == -0.5f);
   }
 }
@@ -64,7 +64,7 @@ TEST_CASE("an lse that begins where an input does is refused") {
           heed::multi_head_attention_into(in[0].view(), in[1].view(), in[2].view(), out.view(), in[same].column(),
                                           heed::attention_options{}, memory);
         },
-        {"heed::multi_head_attention_into: lse", "lies where " + names[same] + " "});
+        {"heed::multi_head_attention_into: lse", "starts where " + names[same] + " "});
     for (const float number : in[same].values) CHECK(number == -0.5f);
   }
 }

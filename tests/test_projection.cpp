@@ -143,7 +143,7 @@ TEST_CASE("what is built on the projections refuses by its own name") {
   });
   heed::rows<float> x = heed::rows<float>::Ones(4, 4);
   heed::workspace memory;
-  testing::check_refused([&] { heed::project_into(x, l.w_q, x, {}, memory); }, {"heed::project_into: out", "lies where x"});
-  testing::check_refused([&] { heed::project_into(l.w_q, x, x, {}, memory); }, {"heed::project_into: out", "lies where weight"});
+  testing::check_refused([&] { heed::project_into(x, l.w_q, x, {}, memory); }, {"heed::project_into: out", "starts where x"});
+  testing::check_refused([&] { heed::project_into(l.w_q, x, x, {}, memory); }, {"heed::project_into: out", "starts where weight"});
   testing::check_refused([&] { project(l.x, l.w_q, wrong); }, {"heed::project: softcap"});
 }

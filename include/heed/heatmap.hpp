@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-// Pictures of attention: weights and labels in, a page or an SVG out. Not part of heed.hpp: include it where it is wanted.
+// Pictures of attention: weights and labels in, a page or an SVG out. Not part of heed.hpp: include it where you need it.
 //
 // A weight is a finite number, 0 or more. Anything else (NaN, infinity, a negative number) is drawn as a marked cell that says "not a
 // weight". Labels and titles are UTF-8 and may hold anything: they reach the output as text, never as markup or program, and bytes
@@ -27,7 +27,7 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// What a heat map says about itself.
+/// The words of a heat map, and how much it keeps.
 struct heatmap_options {
   /// The heading of the page and the title of the picture.
   std::string title = "Attention";
@@ -38,8 +38,8 @@ struct heatmap_options {
   /// The word for a column.
   std::string col_name = "key";
   /// A row with more columns than this stores only so many of its largest weights (a page, not an SVG); 0 stores every weight. One
-  /// takes 3 to 5 bytes, a weight of 0 none. Set it to 16 or so for a page with every head of a model. Of what is left out the page
-  /// knows, and shows, a bound: the largest left out in each of 64 x 64 blocks.
+  /// takes 3 to 5 bytes, a weight of 0 none. Set it to 16 or so for a page with every head of a model. Of the others the page
+  /// knows, and shows, a bound: the largest in each of 64 x 64 blocks.
   index keep_per_row = 2048;
 };
 
@@ -179,7 +179,7 @@ class heatmap_page {
     if (maps_.empty()) detail::fail_with("heed::heatmap_page::html: there is no map to show; add one first");
     std::string page = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
     page += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-    // The browser itself is told that this page loads nothing and talks to nobody.
+    // Makes the browser refuse whatever this page might load or connect to.
     page +=
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src "
         "'unsafe-inline'\">\n";
@@ -192,7 +192,7 @@ class heatmap_page {
     page += ",\n\"cols\":" + labels_json(col_labels_) + ",\n\"maps\":[";
     for (std::size_t m = 0; m < maps_.size(); ++m) page += (m ? ",\n" : "\n") + maps_[m];
     page += "]}</script>\n";
-    // A block of its own for each map: a browser reads those faster than one of many megabytes, and unpacks only what is looked at.
+    // A block of its own for each map: a browser reads those faster than one of many megabytes, and the page unpacks only the maps that are shown.
     for (const std::string& cells : cells_) page += "<script type=\"application/json\" class=\"cells\">" + cells + "</script>\n";
     page += "<script>";
     for (const char* part : {detail::heatmap_data_program, detail::heatmap_view_program, detail::heatmap_input_program}) page += part;
@@ -208,7 +208,7 @@ class heatmap_page {
     // none.
     double entropy = 0;
     index whole_rows = 0;
-    index lowest = 0, highest = -1;  // column - row of every cell that is not 0 lies between these: all that a mask lets through
+    index lowest = 0, highest = -1;  // column - row of every cell that is not 0 is between these: all that a mask lets through
   };
 
   static summary summarise(const rows<double>& values) {
@@ -397,7 +397,7 @@ std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vec
         }
       }
       const double w = values(at_r, at_c), ink = detail::is_weight(w) ? (max > 0 ? std::sqrt(w / max) : 0) : 1;
-      if (ink < 0.02) continue;  // cannot be told from the ground
+      if (ink < 0.02) continue;  // looks like the background
       svg << "<rect class=\"" << (detail::is_weight(w) ? 'w' : 'x') << "\" x=\"" << left + c / block * cell << "\" y=\""
           << top + r / block * cell << "\" width=\"" << cell - (cell > 8) << "\" height=\"" << cell - (cell > 8)
           << "\" fill-opacity=\"" << ink << "\"><title>" << label_of(row_labels, at_r) << " \xE2\x86\x92 "

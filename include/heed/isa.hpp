@@ -41,7 +41,7 @@ inline std::vector<isa> available_isas() {
   return available;
 }
 
-/// What `automatic` stands for on this CPU unless set_target has said otherwise. It is avx512_bf16 only where pairs multiply at the
+/// The meaning of `automatic` on this CPU, unless set_target has changed it. It is avx512_bf16 only where pairs multiply at the
 /// rate of floats.
 inline isa best_isa() {
   const detail::cpu_features& cpu = detail::cpu();

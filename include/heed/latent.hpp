@@ -12,7 +12,7 @@
 
 HEED_NAMESPACE_BEGIN
 
-// Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1): what is cached of a token is one latent vector c of d_c
+// Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1): the cache holds for each token one latent vector c of d_c
 // numbers and one rotated key k_r of d_r numbers that all heads share, side by side. Head h has keys [c W_UK_h, k_r] and values c
 // W_UV_h. The absorbed form never makes them: q . (c W_UK_h) = (q W_UK_h^T) . c, and sum p (c W_UV_h) = (sum p c) W_UV_h. It is
 // multi-query attention of head_dim d_c + d_r over the cache itself, with values that are the first d_c columns of the keys.
@@ -130,7 +130,7 @@ rows<Scalar> latent_attention(const Query& query, const Latent& latent, const la
 }
 
 /// Latent attention with every head's keys and values expanded: fewer operations when there are many queries, as in a prompt.
-/// Arguments and answer as those of latent_attention.
+/// Arguments and result as those of latent_attention.
 ///
 /// @code
 /// using rows = heed::rows<float>;

@@ -7,10 +7,10 @@ HEED_NAMESPACE_BEGIN
 
 /// Attention of every head of every batch entry, through strided views: [B,H,N,D], [B,N,H,D], slices of a packed tensor, strides of 0.
 ///
-/// query [B, H, n_q, Dk], key [B, H_kv, n_kv, Dk], value [B, H_kv, n_kv, Dv] -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {} where it
-/// is not wanted. Query head h reads key/value head h / (H / H_kv): H_kv = H is multi-head, 1 multi-query, between them grouped-query
+/// query [B, H, n_q, Dk], key [B, H_kv, n_kv, Dk], value [B, H_kv, n_kv, Dv] -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {} to
+/// leave it out. Query head h reads key/value head h / (H / H_kv): H_kv = H is multi-head, 1 multi-query, between them grouped-query
 /// attention (Ainslie et al. 2023). A row that sees no key is 0, its lse -infinity. Throws std::invalid_argument for sizes that do not
-/// fit together, H not a multiple of H_kv among them, before anything is written. Allocates nothing once `memory` has grown.
+/// fit together, including an H that is not a multiple of H_kv, before anything is written. Allocates nothing once `memory` has grown.
 ///
 /// @code
 /// // 2 sequences of 16 queries and 32 keys; 8 heads on 2 key/value heads of 64
@@ -38,7 +38,7 @@ void reference_multi_head_attention_into(const tensor_view<Query>& query, const 
 }
 
 namespace detail {
-/// multi_head_attention by the name of the function that was called.
+/// multi_head_attention under the name of the function that was called.
 template <typename Query, typename Key, typename Value, typename... Terms>
 auto packed_attention(const char* name, const Query& query, const Key& key, const Value& value, index num_heads, index num_kv_heads,
                       const attention_options& options, index batch, const Terms&... terms) {

@@ -10,8 +10,7 @@ HEED_NAMESPACE_BEGIN
 
 /// A cache in pages: sequences come and go, each holds a table of pages from one pool, and sequences that begin alike share the pages
 /// of their common prefix (Kwon et al. 2023). Stored is as for kv_cache. Invariant: a page belongs to as many sequences as its count
-/// says; a page that more than one holds is never written. A call that throws
-/// changes nothing.
+/// says; a page that several sequences share is never written. A call that throws changes nothing.
 ///
 /// @code
 /// heed::paged_kv_cache<float> cache(16, 4, 2, 64, 64);  // 16 pages of 4 tokens; 2 key/value heads of 64
@@ -113,7 +112,7 @@ class paged_kv_cache {
     }
   }
 
-  /// Forgets all but the first `length` tokens of sequence s; pages that nobody holds any more are free again.
+  /// Forgets all but the first `length` tokens of sequence s; pages that no sequence holds any more are free again.
   void truncate(index s, index length) {
     check_sequence("truncate", s);
     sequence& seq = at(s);

@@ -23,7 +23,7 @@ struct qkv {
 };
 
 namespace detail {
-/// x and one weight at the door, both of one scalar type.
+/// x and one weight must have one scalar type.
 template <typename X, typename Weight>
 constexpr void check_projection_types() {
   static_assert(is_eigen<X> && is_eigen<Weight>, "x and the weights must be Eigen matrices, Maps, blocks or expressions");
@@ -36,7 +36,7 @@ matrix_view<Scalar> whole(const tensor_view<Scalar>& view) {
   return view.head(0, 0, 0, view.rows);
 }
 
-// The projections by the name of the function that was called.
+// The projections under the name of the function that was called.
 template <typename X, typename Weight, typename Out>
 void project_one(const char* name, const X& x, const Weight& weight, Out&& out, const attention_options& options, workspace& memory) {
   check_projection_types<X, Weight>();
@@ -95,12 +95,12 @@ auto projected_qkv(const char* name, const X& x, const Wq& w_q, const Wk& w_k, c
 }
 }  // namespace detail
 
-/// X W, a linear layer without bias, into the caller's own memory: x n x d_model, weight d_model x d_out -> out n x d_out.
+/// X W, a linear layer without bias, into the caller's memory: x n x d_model, weight d_model x d_out -> out n x d_out.
 ///
 /// Of the options, target, threads and executor matter; the result is bitwise the same for every number of threads. half and bfloat16
-/// are summed up in float and rounded once. out must have its size already and may not overlap the inputs. Throws
+/// are summed up in float and rounded once. out must have its size already and must not overlap the inputs. Throws
 /// std::invalid_argument for sizes that do not fit together, before anything is written. Allocates nothing once `memory` has grown and
-/// when the inputs lie in memory.
+/// when no input is an expression.
 template <typename X, typename Weight, typename Out>
 void project_into(const X& x, const Weight& weight, Out&& out, const attention_options& options, workspace& memory) {
   detail::project_one("project_into", x, weight, out, options, memory);

@@ -8,13 +8,13 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// What one call of the selective scan means.
+/// The options of the selective scan.
 struct selective_scan_options {
   /// The step is softplus(dt + bias) instead of dt + bias.
   bool softplus = false;
   /// How many threads may share out batch entries and groups. The result is bitwise the same for every number.
   int threads = 1;
-  /// The caller's own pool, used instead of threads of the call's own. Not owned.
+  /// The caller's pool, used instead of new threads. Not owned.
   heed::executor* executor = nullptr;
 };
 
@@ -93,7 +93,7 @@ detail::silu_gate_term<typename Derived::Scalar> silu_gate(const Eigen::DenseBas
 }
 
 namespace detail {
-/// selective_scan_into by the name of the function that was called.
+/// selective_scan_into under the name of the function that was called.
 template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar, typename... Terms>
 void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a,
                         const tensor_view<B>& b, const tensor_view<C>& c, const tensor_view<Scalar>& out,

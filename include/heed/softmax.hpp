@@ -10,7 +10,7 @@ HEED_NAMESPACE_BEGIN
 
 /// softmax(scale * scores) along each row, with the row's maximum subtracted before the exponential so that nothing overflows.
 ///
-/// scores n_q x n_kv -> n_q x n_kv; every row sums to 1. A score of -infinity has weight 0; a row of nothing else, or of no columns,
+/// scores n_q x n_kv -> n_q x n_kv; every row sums to 1. A score of -infinity has weight 0; a row of only those, or of no columns,
 /// is 0. Throws std::invalid_argument for a scale that is not finite, or not 0 but out of the range of the scores' type.
 ///
 /// @code

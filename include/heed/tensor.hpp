@@ -17,11 +17,11 @@ namespace detail {
 template <typename Derived>
 std::true_type derives_from_eigen(const Eigen::EigenBase<Derived>*);
 std::false_type derives_from_eigen(const void*);
-/// Any Eigen type, those too that derive from another (the head of a vector is a VectorBlock, which is a Block).
+/// Any Eigen type, also one that derives from another (the head of a vector is a VectorBlock, which is a Block).
 template <typename T>
 constexpr bool is_eigen = decltype(derives_from_eigen(static_cast<std::decay_t<T>*>(nullptr)))::value;
 
-/// What the elements of a container are that lie one after the other; void: they do not, or it has none.
+/// The type of a container's elements, which are one after the other in memory; void: they are not, or it has none.
 template <typename Container, typename = void>
 struct element_of {
   using type = void;
@@ -39,7 +39,7 @@ struct element_of<Container, std::void_t<decltype(*std::declval<const Container&
 };
 }  // namespace detail
 
-/// Looks at the caller's list of indices: a std::vector, std::array or Eigen vector of integers of 32 bits (std::int32_t, as
+/// A view of the caller's list of indices: a std::vector, std::array or Eigen vector of integers of 32 bits (std::int32_t, as
 /// cu_seqlens are elsewhere) or 64 (heed::index). It does not own them. An empty one has no data.
 struct index_list {
   /// A list of no indices.
@@ -62,13 +62,13 @@ struct index_list {
   template <typename Integer, typename = std::enable_if_t<std::is_integral<Integer>::value>>
   index_list(std::initializer_list<Integer>) {
     static_assert(sizeof(Integer) == 0,
-                  "a list of indices in braces may end before it is looked at: make it a std::vector, std::array or Eigen vector");
+                  "a list of indices in braces may end before it is read: make it a std::vector, std::array or Eigen vector");
   }
 
   /// Index i of the list.
   index operator[](index i) const { return width == index{sizeof(std::int32_t)} ? read<std::int32_t>(i) : read<std::int64_t>(i); }
 
-  /// What a range-based for needs.
+  /// For range-based loops.
   struct iterator {
     /// The index here.
     index operator*() const { return (*list)[at]; }
@@ -102,7 +102,7 @@ struct index_list {
   }
 };
 
-/// A strided view of a matrix that somebody else owns.
+/// A strided view of a matrix; it does not own it.
 template <typename Scalar>
 struct matrix_view {
   Scalar* data = nullptr;  ///< element (0, 0)
@@ -115,7 +115,7 @@ struct matrix_view {
   Scalar& operator()(index i, index c) const { return data[i * row_stride + c * col_stride]; }
 };
 
-/// A strided view of a [batch, heads, rows, cols] tensor that somebody else owns. Strides count elements, may be 0 (the same values
+/// A strided view of a [batch, heads, rows, cols] tensor; it does not own it. Strides count elements, may be 0 (the same values
 /// again: broadcast) and are free in order, so [B,H,N,D], [B,N,H,D], a slice of a packed QKV matrix or a single Eigen matrix are all
 /// views. A view of `const Scalar` reads; a view of `Scalar` may be written through.
 template <typename Scalar>
@@ -173,7 +173,7 @@ constexpr bool has_memory = (int(Eigen::internal::traits<std::decay_t<T>>::Flags
   fail_with("heed::", function, ": ", what, ": ", negative ? "sizes must not be negative, but are " : "a null pointer to ", batch,
             " x ", heads, " x ", rows, " x ", cols, negative ? "" : " numbers");
 }
-/// A view that a caller has filled in by hand must be one of something.
+/// A view that a caller has filled in by hand must have sizes and memory.
 template <typename Scalar>
 void check_view(const char* function, const char* what, const tensor_view<Scalar>& view) {
   if ((view.batch | view.heads | view.rows | view.cols) < 0 ||
@@ -189,8 +189,8 @@ template <typename Scalar>
 tensor_view<Scalar> given_or_none(const std::optional<tensor_view<Scalar>>& view) {
   return view.value_or(tensor_view<Scalar>{});
 }
-/// What is written must not be what is read: `whose` and the view, which may be optional, for each input. Only views that begin at one
-/// address are told; how others interleave is the caller's to know.
+/// An output must not be an input: `whose` and the view, which may be optional, for each input. Only views that start at one address
+/// are recognised; it is for the caller to know how others interleave.
 template <typename Written>
 void check_apart(const char*, const char*, const tensor_view<Written>&) {}
 template <typename Written, typename Input, typename... More>
@@ -200,7 +200,7 @@ void check_apart(const char* function, const char* what, const tensor_view<Writt
   if (static_cast<const void*>(written.data) == static_cast<const void*>(read.data) && written.batch > 0 && written.heads > 0 &&
       written.rows > 0 && written.cols > 0 && read.batch > 0 && read.heads > 0 && read.rows > 0 && read.cols > 0)
     fail_with("heed::", function, ": ", what, " (", written.batch, " x ", written.heads, " x ", written.rows, " x ", written.cols,
-              ") lies where ", whose, " (", read.batch, " x ", read.heads, " x ", read.rows, " x ", read.cols, ") lies");
+              ") starts where ", whose, " (", read.batch, " x ", read.heads, " x ", read.rows, " x ", read.cols, ") starts");
   check_apart(function, what, written, more...);
 }
 inline void check_list(const char* function, const char* what, const index_list& list) {
@@ -208,7 +208,7 @@ inline void check_list(const char* function, const char* what, const index_list&
     fail_with("heed::", function, ": ", what, ": a list of ", list.size, " entries at ", list.data ? "an" : "a null", " address");
 }
 
-/// Whether a view is {}, which says that there is none. One of no numbers is another thing: it has a size that can be wrong.
+/// Whether a view is {}, which means that there is none. An empty view is not: it has a size that can be wrong.
 template <typename Scalar>
 bool is_none(const tensor_view<Scalar>& view) {
   return !view.data && view.batch == 0 && view.heads == 0 && view.rows == 0 && view.cols == 0;
@@ -226,13 +226,13 @@ matrix_view<Scalar> broadcast_head(const tensor_view<Scalar>& view, index b, ind
 /// One Eigen matrix, Map, block or transpose as a tensor of one batch entry and one head: no copy, any strides.
 template <typename Derived>
 auto view(const Eigen::DenseBase<Derived>& matrix) -> tensor_view<const typename Derived::Scalar> {
-  static_assert(detail::has_memory<Derived>, "this expression has no memory to look at: evaluate it into a matrix first");
+  static_assert(detail::has_memory<Derived>, "this expression has no memory: evaluate it into a matrix first");
   const Derived& m = matrix.derived();
   return {m.data(), 1, 1, m.rows(), m.cols(), 0, 0, m.rowStride(), m.colStride()};
 }
 
 namespace detail {
-/// What lies in memory must not lie at a null pointer; an expression cannot be asked.
+/// A matrix that has memory must not have it at a null pointer; an expression has none.
 template <typename Derived>
 void check_memory(const char* function, const char* what, const Eigen::DenseBase<Derived>& matrix) {
   if constexpr (has_memory<Derived>) check_view(function, what, view(matrix));
@@ -247,7 +247,7 @@ auto writable_view(Out&& matrix) -> tensor_view<typename std::decay_t<Out>::Scal
   return {matrix.data(), 1, 1, matrix.rows(), matrix.cols(), 0, 0, matrix.rowStride(), matrix.colStride()};
 }
 
-/// The layout that a projection leaves: columns [h * dim, (h + 1) * dim) of row b * length + i are head h of token i of sequence b.
+/// The layout of a projection's output: columns [h * dim, (h + 1) * dim) of row b * length + i are head h of token i of sequence b.
 /// Throws std::invalid_argument where the rows are not a multiple of batch, or the columns not of heads.
 ///
 /// @code

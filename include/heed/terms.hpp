@@ -13,9 +13,9 @@
 
 HEED_NAMESPACE_BEGIN
 
-// What may follow the options of a call, in any order, each at most once:
+// The terms that may follow the options of a call, in any order, each at most once:
 //   attention(query, key, value, options, keep(mask), alibi(slopes))
-// A term looks at the caller's memory; it does not own it. Its sizes must be those of the call, an empty one's too; when(given, term)
+// A term views the caller's memory; it does not own it. Its sizes must be those of the call, also if it is empty; when(given, term)
 // leaves a term out at run time.
 // Masks compose by AND, with each other and with causal and window.
 
@@ -31,7 +31,7 @@ struct alibi_tag;
 struct sinks_tag;
 struct logit_scales_tag;
 
-// A term of a batch of `view.batch` entries that is said to repeat serves a call of `times` as many.
+// A term of `view.batch` batch entries that repeats serves a call of `times` as many.
 struct keep_term {
   tensor_view<const bool> view;
   index times = 1;
@@ -83,7 +83,7 @@ void run_mask_function(const void* context, size b, size h, const visible_block<
   const Function& function = *static_cast<const mask_function_term<Function>*>(context)->function;
   hide(block, [&](size i, size j) { return bool(function(b, h, i, j)); });
 }
-/// What a term of [batch, heads, ...], each 1, the call's own or, of the batch, repeated, says to head (b, h).
+/// The part of head (b, h) in a term of [batch, heads, ...], each 1 or the call's own; the batch may also repeat.
 template <typename Scalar>
 matrix_view<Scalar> term_head(const tensor_view<Scalar>& view, size b, size h) {
   return broadcast_head(view, b % view.batch, h);
@@ -113,7 +113,7 @@ struct terms {
   const block_mask* blocks = nullptr;           // of the call
   const block_mask* function_blocks = nullptr;  // of its mask function
   dropout_term dropout;
-  // What runs the terms that work on whole blocks. Of a term that no call gives, nothing is compiled.
+  // The hooks of the terms that work on whole blocks. Of a term that no call has, nothing is compiled.
   pair_hook<Acc> score_function, mask_function, bits_mask, bytes_mask, weight_dropout;
 
   void add(const keep_term& term) { keep = term; }
@@ -160,7 +160,7 @@ struct terms {
   const block_mask* sparse() const { return function_blocks ? function_blocks : blocks; }
 };
 
-// Two functions for one purpose have two types, but say one thing; so do two masks.
+// Two functions for one purpose are two types, but one term; so are two masks.
 template <>
 struct purpose_of<keep_bytes_term> {
   using type = keep_term;
@@ -176,7 +176,7 @@ struct purpose_of<mask_function_term<Function>> {
 template <typename Tag, typename Vector>
 head_term<typename Vector::Scalar, Tag> make_head_term(const Vector& values) {
   static_assert(is_eigen<Vector> && has_memory<Vector> && bool(Vector::IsVectorAtCompileTime), "this term takes an Eigen vector");
-  static_assert(int(Vector::InnerStrideAtCompileTime) == 1, "this term takes a vector whose elements lie side by side");
+  static_assert(int(Vector::InnerStrideAtCompileTime) == 1, "this term takes a vector whose elements are side by side in memory");
   return {values.data(), values.size()};
 }
 }  // namespace detail
@@ -206,8 +206,8 @@ repeated_view<const Scalar> repeated(const tensor_view<Scalar>& values, index ti
   return {values, times};
 }
 
-/// A boolean mask, true = attend: bools, or bytes (std::uint8_t, char) of which those that are not 0 are true. Its sizes [batch,
-/// heads, n_q, n_kv] are each 1 (the same for all) or the call's own. Bools are the faster.
+/// A boolean mask, true = attend: of bools, or of bytes (std::uint8_t, char), where any byte but 0 is true. Its sizes [batch,
+/// heads, n_q, n_kv] are each 1 (the same for all) or the call's own. Bools are faster.
 template <typename Scalar>
 auto keep(const tensor_view<Scalar>& mask) {
   using Element = std::remove_const_t<Scalar>;
@@ -215,13 +215,13 @@ auto keep(const tensor_view<Scalar>& mask) {
                 "keep takes bools, or bytes that are not 0 where a query attends; a float mask is a bias");
   if constexpr (std::is_same<Element, bool>::value) {
     return detail::keep_term{mask};
-  } else {  // a bool that is neither 0 nor 1 may not be looked at
+  } else {  // a bool that is neither 0 nor 1 must not be read
     return detail::keep_bytes_term{{reinterpret_cast<const std::uint8_t*>(mask.data), mask.batch, mask.heads, mask.rows, mask.cols,
                                     mask.batch_stride, mask.head_stride, mask.row_stride, mask.col_stride}};
   }
 }
 
-/// The same mask for one part of the batch after the other.
+/// The same mask, repeated along the batch.
 template <typename Scalar>
 auto keep(const repeated_view<Scalar>& mask) {
   auto term = keep(mask.view);
@@ -260,7 +260,7 @@ detail::bias_term<std::remove_const_t<Scalar>> bias(const tensor_view<Scalar>& v
   return {values};
 }
 
-/// The same bias for one part of the batch after the other.
+/// The same bias, repeated along the batch.
 template <typename Scalar>
 detail::bias_term<std::remove_const_t<Scalar>> bias(const repeated_view<Scalar>& values) {
   return {values.view, values.times};
@@ -314,8 +314,8 @@ detail::head_term<typename Vector::Scalar, detail::logit_scales_tag> logit_scale
   return detail::make_head_term<detail::logit_scales_tag>(factors);
 }
 
-/// The number of valid keys of each batch entry, 0 to n_kv; what lies behind them is never read. Bottom-right alignment counts from
-/// them. A list of integers of 32 or 64 bits.
+/// The number of valid keys of each batch entry, 0 to n_kv; keys past it are never read. Bottom-right alignment counts from
+/// it. A list of integers of 32 or 64 bits.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
@@ -324,8 +324,8 @@ detail::head_term<typename Vector::Scalar, detail::logit_scales_tag> logit_scale
 /// @endcode
 inline detail::key_lengths_term key_lengths(const index_list& lengths) { return {lengths}; }
 
-/// A block-sparse mask; hidden blocks cost nothing. The mask must outlive the call. Beside a mask function, which may be another than
-/// the one that the blocks were made of, a pair is seen where both show it; the function is asked in every block that is not hidden.
+/// A block-sparse mask; hidden blocks cost nothing. The mask must outlive the call. Together with a mask function, which need not be
+/// the one that the blocks were made of, a pair is visible where both show it; the function is evaluated in every visible block.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
@@ -338,12 +338,12 @@ inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
 
 // In the functions below b is the batch entry (the sequence, in a ragged batch), h the query head, i the query and j the key. i and j
 // count rows within the call (within the sequence, in a ragged batch). In a call on a cache they count tokens of the sequence from its
-// first, those that a rolling cache has dropped included, so that a prompt in chunks gives what one call gives; see
+// first, including those that a rolling cache has dropped, so that a prompt in chunks gives the result of one call; see
 // cached_attention_into. Only pairs that causal, window and lengths leave visible reach them: i - j may index a table of the window.
-// A function may throw: once all threads have come back the call throws the first exception. Inputs and caches are then as they were,
-// outputs hold anything, and the workspace can be used again. Threads call the functions at the same time.
+// A function may throw: when all threads have returned the call throws the first exception. Inputs and caches are then as they were,
+// outputs are unspecified, and the workspace can be used again. Threads call the functions at the same time.
 
-/// The user's own score: function(score, b, h, i, j) -> score is applied after scale, softcap, bias and ALiBi (FlexAttention's
+/// The user's score: function(score, b, h, i, j) -> score is applied after scale, softcap, bias and ALiBi (FlexAttention's
 /// score_mod). A score of -infinity masks the pair. It must depend on its arguments alone, and outlive the call. It may also be called
 /// for pairs that other masks than causal, window and lengths hide.
 ///
@@ -360,7 +360,7 @@ detail::score_function_term<Function> score_function(const Function& function) {
   return {&function};
 }
 
-/// The user's own mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's mask_mod). It must depend on its
+/// The user's mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's mask_mod). It must depend on its
 /// arguments alone, and outlive the call. It may also be called for pairs that keep, keep_bits, bias or blocks hide.
 ///
 /// @code
@@ -374,8 +374,8 @@ detail::mask_function_term<Function> mask_function(const Function& function) {
   return {&function, nullptr};
 }
 
-/// The same with what block_mask::of(function, ...) has found: blocks that it hides cost nothing, and in blocks that are whole for it
-/// the function is not asked. The blocks must be those of this very function (or made by show, which leaves no block whole), and
+/// The same with the block mask of block_mask::of(function, ...): hidden blocks cost nothing, and in wholly visible blocks
+/// the function is not evaluated. The blocks must be those of this very function (or made by show, which makes no block wholly visible), and
 /// outlive the call; a call has one block mask, so blocks(...) may not be given as well. Not for calls on a cache, whose functions
 /// count tokens and whose blocks count rows.
 ///

@@ -15,7 +15,7 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// attention's output with the matrix it never made: weights n_q x n_kv, each row the softmax under which the values were summed.
+/// The output of attention together with its weights n_q x n_kv: row i is the softmax that weighted the values of query i.
 template <typename Scalar, int Dv = Eigen::Dynamic>
 struct attention_weights_result : attention_result<Scalar, Dv> {
   /// The output and log-sum-exp of a call, without weights.
@@ -66,7 +66,7 @@ rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, in
   return weights;
 }
 
-/// The problem of query and key alone, whose lse is known already.
+/// The problem of query and key alone, whose lse is known.
 template <typename Query, typename Key, typename Lse, typename... Terms>
 class known_lse {
   using Scalar = typename scalar_of<Query>::type;
@@ -78,7 +78,7 @@ class known_lse {
     check_view(function, "key", in_.key);
     return make_score_problem<Scalar, Scalar>(function, in_.query, in_.key, in_.key, writable_view(lse_), options, terms...);
   }
-  /// A vector that stands or lies, or a matrix of one column.
+  /// A column or row vector, or a matrix of one column.
   static const Lse& one_a_row(const char* function, const Lse& lse) {
     static_assert(is_eigen<Lse>, "lse must be an Eigen vector, one number a query row");
     check_memory(function, "lse", lse);
@@ -132,7 +132,7 @@ auto attention_weights(const Query& query, const Key& key, const Lse& lse, index
   return known.weights(first_row, count);
 }
 
-/// attention together with its lse and its whole weight matrix, for looking at: the output is the fused one, the weights are rebuilt
+/// attention together with its lse and its whole weight matrix, for inspection: the output is the fused one, the weights are rebuilt
 /// as by attention_weights. query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> out n_q x Dv, lse n_q, weights n_q x n_kv (O(n_q n_kv)
 /// memory).
 ///
@@ -158,8 +158,8 @@ auto attention_with_weights(const Query& query, const Key& key, const Value& val
   return result;
 }
 
-/// What each key received in total: the column sums of the weights, n_kv numbers whose sum is the number of rows that see a key. Keys
-/// that received least are what a cache may evict (Zhang et al. 2023). Arguments and errors as those of attention_weights; O(n_kv)
+/// The total weight of each key: the column sums of the weights, n_kv numbers whose sum is the number of rows that see a key. Keys
+/// of the least weight are those that a cache may evict (Zhang et al. 2023). Arguments and errors as those of attention_weights; O(n_kv)
 /// memory.
 ///
 /// @code
@@ -178,7 +178,7 @@ auto key_mass(const Query& query, const Key& key, const Lse& lse, const attentio
   return mass;
 }
 
-/// The entropy of each row of weights, -sum p ln p in nats: 0 where a query looks at one key, ln(n) where it looks at n keys alike; 0
+/// The entropy of each row of weights, -sum p ln p in nats: 0 where a query attends to one key, ln(n) where it attends to n keys alike; 0
 /// for a row that sees no key. Arguments and errors as those of attention_weights; O(n_kv) memory.
 ///
 /// @code
@@ -202,7 +202,7 @@ auto row_entropy(const Query& query, const Key& key, const Lse& lse, const atten
   return entropy;
 }
 
-/// The keys that each query looks at most: row i holds their numbers and weights, the heaviest first.
+/// The heaviest keys of each query: row i holds their numbers and weights, the heaviest first.
 template <typename Acc>
 struct top_keys_result {
   rows<index> keys;   ///< n_q x k: the numbers of the keys

@@ -10,8 +10,8 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Memory that calls use and leave for the next one: it grows to the largest need and is freed with the object. A call that is given a
-/// workspace which has grown enough allocates nothing. One workspace serves one call at a time.
+/// Memory that calls use and leave for the next one: it grows to the largest need and is freed with the object. A call with a
+/// workspace that has grown enough allocates nothing. One workspace serves one call at a time.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
@@ -33,7 +33,7 @@ class workspace {
     return *this;
   }
 
-  /// At least `bytes` bytes, aligned to 64; what was there before is lost. Where memory runs out the workspace is empty, and
+  /// At least `bytes` bytes, aligned to 64; the previous content is lost. Where memory runs out the workspace is empty, and
   /// can be used again.
   void* reserve(index bytes) {
     if (bytes < 0) detail::fail_with("heed::workspace::reserve: bytes must not be negative, but are ", bytes);
@@ -46,7 +46,7 @@ class workspace {
     const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(memory_.get());
     return memory_.get() + (alignment - address % alignment) % alignment;
   }
-  /// How much it has grown to.
+  /// Its size in bytes.
   index capacity() const { return capacity_; }
 
  private:

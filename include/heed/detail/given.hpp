@@ -7,8 +7,8 @@
 
 HEED_NAMESPACE_BEGIN
 
-// A term follows the options of a call and is held against the call's sizes, an empty one too. In a std::optional it may also not be
-// there.
+// A term follows the options of a call and must have the call's sizes, also if it is empty. In a std::optional it may be
+// absent.
 
 /// A term whose presence is known only when the program runs: attention(q, k, v, options, when(has_mask, keep(mask))).
 ///
@@ -25,7 +25,7 @@ std::optional<Term> when(bool given, const Term& term) {
 
 namespace detail {
 
-/// What a term says. Two functions for one purpose have two types, but say one thing.
+/// The purpose of a term, by which it may be given once: two functions for one purpose are of two types.
 template <typename Term>
 struct purpose_of {
   using type = Term;

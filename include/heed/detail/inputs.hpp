@@ -8,7 +8,7 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Stands for a scalar type that a function takes from its first argument.
+/// In place of a scalar type: the function takes it from its first argument.
 struct deduced;
 
 /// The output of a call and the natural logarithm of the sum of exponentials of each query row.
@@ -41,7 +41,7 @@ struct cols_of<T, true> {
   static constexpr int value = int(T::ColsAtCompileTime);
 };
 
-/// One argument at the door: what has memory is looked at where it lies, any other expression is evaluated once into rows.
+/// One argument of a call: one that has memory is viewed in place, any other expression is evaluated once into rows.
 template <typename Scalar, typename Expression, bool = has_memory<Expression>>
 struct input {
   explicit input(const Expression& expression) : view(heed::view(expression)) {}
@@ -55,7 +55,7 @@ struct input<Scalar, Expression, false> {
   tensor_view<const Scalar> view;
 };
 
-/// query, key and value of one head as views, with the types of the answer; template arguments that were given are held against them.
+/// query, key and value of one head as views, with the types of the result; explicit template arguments are compared with them.
 template <typename Scalar, int Dk, int Dv, typename Query, typename Key, typename Value>
 class inputs {
   static_assert(is_eigen<Query> && is_eigen<Key> && is_eigen<Value>,

@@ -77,7 +77,7 @@ function weightText(map, r, c) {
   return bound > 0 ? 'at most ' + format(bound / full * map.max) : 'under ' + format(map.max / full);
 }
 
-// Colours: two ramps that start at the ground they lie on. The ink grows with the root of the weight, so that small weights can be seen.
+// Colours: two ramps that start at the background. The ink grows with the root of the weight, so that small weights can be seen.
 const dark = matchMedia('(prefers-color-scheme: dark)');
 const stops = () => dark.matches ? [[27, 26, 34], [74, 32, 98], [166, 44, 96], [240, 120, 70], [255, 233, 170]]
                                  : [[255, 255, 255], [253, 224, 197], [243, 142, 110], [190, 40, 110], [62, 16, 84]];
@@ -98,7 +98,7 @@ const entropyColour = share => {
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // Paints the cells [r0, r0 + h) x [c0, c0 + w) on width x height pixels. A pixel that holds several cells shows the largest; an invalid cell
-// outdoes every weight, so that one of a million is still seen. Under the cells that are kept lie the bounds of those that are not.
+// outdoes every weight, so that one of a million is still seen. Under the cells that are kept are the bounds of those that are not.
 function paint(map, width, height, view) {
   const {start, column, code, bounds} = cellsOf(map), image = new ImageData(width, height), pixels = image.data;
   const x_of = c => Math.floor((c - view.c) * width / view.w), y_of = r => Math.floor((r - view.r) * height / view.h);

@@ -1,5 +1,5 @@
 R"js(
-// Pointer: which cell or axis label lies under it. An axis gives the token alone.
+// Pointer: which cell or axis label is under it. An axis gives the token alone.
 function under(event) {
   const frame = canvas.getBoundingClientRect(), x = event.clientX - frame.left - box.x, y = event.clientY - frame.top - box.y;
   const r = Math.floor(view.r + y * view.h / box.h), c = Math.floor(view.c + x * view.w / box.w);
