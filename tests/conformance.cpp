@@ -51,7 +51,7 @@ struct tally {
   int run() const { return passed + in_part + failed; }
 };
 
-/// The outputs of a case that nothing was held against.
+/// The outputs of a case that nothing was compared with.
 std::string not_compared(const conformance::test_case& c) {
   std::string names;
   if (!c.error.empty()) return names;  // a refusal has no outputs

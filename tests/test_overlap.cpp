@@ -22,7 +22,7 @@ struct numbers {
   heed::tensor_view<float> column() { return heed::bhnd(values.data(), 1, 1, n, 1); }
 };
 
-/// Calls call(inputs, out) with out where each of the inputs in turn lies: refused with its name, and nothing is written.
+/// Calls call(inputs, out) with an out that starts where each of the inputs in turn starts: refused with its name, and nothing is written.
 template <typename Call>
 void check_each(const char* function, const std::vector<std::string>& names, const Call& call) {
   for (std::size_t same = 0; same < names.size(); ++same) {

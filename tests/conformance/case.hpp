@@ -38,7 +38,7 @@ struct test_case {
   std::string error;  // the word that the refusal must hold; empty: the case must run
   nlohmann::json options;
   std::map<std::string, tensor> inputs, outputs;
-  mutable std::set<std::string> compared;  // the outputs that something was held against
+  mutable std::set<std::string> compared;  // the outputs that something was compared with
   double rtol = 0, atol = 0;
 
   /// An input that must be there.
@@ -125,14 +125,14 @@ inline std::vector<heed::index> four_extents(const tensor& t) {
   return shape;
 }
 
-/// Numbers that lie row by row, with the extents of t, as [batch, heads, rows, cols].
+/// Numbers row by row, with the extents of t, as [batch, heads, rows, cols].
 template <typename Scalar>
 heed::tensor_view<Scalar> view_of(const tensor& t, Scalar* data) {
   const std::vector<heed::index> shape = four_extents(t);
   return heed::bhnd(data, shape[0], shape[1], shape[2], shape[3]);
 }
 
-/// Holds what a path computed against an output of the case.
+/// Compares the result of a path with an output of the case.
 template <typename Scalar>
 void compare(const test_case& c, const std::string& path, const std::string& output, const heed::row_vector<Scalar>& got,
              failures& failed) {
