@@ -43,7 +43,7 @@ struct sequence {
   heed::rows<accumulator> log_gate, beta, state;
 };
 
-/// Multiply-adds of the chunk algorithm, times two: a token is multiplied with half the others of its chunk, as query and key (for the delta
+/// Multiply-adds of the chunk algorithm, times two: within its chunk a token meets half the others, as query and key (for the delta
 /// rule also as key and key) and as weight and value; the state is read (for the delta rule twice) and updated.
 template <typename Scalar>
 double operations(heed::index n, heed::index d, bool delta) {
