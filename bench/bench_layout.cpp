@@ -1,5 +1,5 @@
 // Heads side by side: queries, keys, values and outputs of [B,N,H,D], as projections leave them and caches keep them, where the rows
-// of one head lie H * D numbers apart; beside the same call on [B,H,N,D], whose rows are dense.
+// of one head are H * D numbers apart; beside the same call on [B,H,N,D], whose rows are dense.
 #include "measure.hpp"
 #include "suites.hpp"
 

@@ -1,5 +1,6 @@
 // heed_bench: measures this machine, and heed on it. docs/performance.md explains the columns. --quick runs every row once, at small
 // sizes.
+#include "csv.hpp"
 #include "measure.hpp"
 #include "memory.hpp"
 #include "peak.hpp"
@@ -11,6 +12,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -115,8 +117,15 @@ int main(int argc, char** argv) {
   std::string short_runs = "--benchmark_min_time=0.2";
   std::vector<char*> arguments{argv[0], short_runs.data()};
   bool everything = false, list = false;
+  std::string_view format, file, file_format = "json";
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
+    const auto read = [&](std::string_view name, std::string_view& value) {
+      if (argument.substr(0, name.size()) == name) value = argument.substr(name.size());
+    };
+    read("--benchmark_format=", format);
+    read("--benchmark_out=", file);
+    read("--benchmark_out_format=", file_format);
     everything |= argument.rfind("--benchmark_filter=", 0) == 0;
     list |= argument.rfind("--benchmark_list_tests", 0) == 0;
     if (argument == "--quick") {
@@ -140,5 +149,8 @@ int main(int argc, char** argv) {
   bench::register_decode(everything);
   bench::register_projection(everything);
   bench::register_linear(everything);
-  return benchmark::RunSpecifiedBenchmarks() == 0 ? 1 : 0;  // a filter that matches nothing is a mistake
+  bench::csv_reporter csv, csv_file;
+  const std::size_t rows = benchmark::RunSpecifiedBenchmarks(format == "csv" ? &csv : nullptr,
+                                                             !file.empty() && file_format == "csv" ? &csv_file : nullptr);
+  return rows == 0 ? 1 : 0;  // a filter that matches nothing is a mistake
 }

@@ -26,7 +26,7 @@ constexpr const char* name_of() {
   return std::is_same<Scalar, Eigen::bfloat16>::value ? "bf16" : "f16";
 }
 
-/// A run that only shows that every row works: its numbers are nobody's.
+/// A run that only shows that every row works: its numbers mean nothing.
 inline bool quick = false;
 
 /// How many tokens or keys a row is about, its first argument.
@@ -82,7 +82,7 @@ struct work {
   heed::isa target = heed::isa::automatic;
 };
 
-/// The fastest call in seconds. Calls too short for the clock are timed together. after(seconds a call) runs behind each, off the
+/// The fastest call in seconds. Calls too short for the clock are timed together. after(seconds a call) runs after each, off the
 /// clock.
 template <typename Call, typename After>
 double best_seconds(benchmark::State& state, const Call& call, const After& after) {
@@ -96,7 +96,7 @@ double best_seconds(benchmark::State& state, const Call& call, const After& afte
   if (once < 50 * enough) once = timed(4);  // the first call may have been a cold one
   const auto batch = benchmark::IterationCount(once < enough ? enough / once : 1);
   double best = once;
-  // Just as many calls as were asked for: repetitions of a benchmark must have the same number.
+  // Exactly as many calls as the state says: repetitions of a benchmark must have the same number.
   benchmark::IterationCount left = state.max_iterations, calls = (std::min)(batch, left);
   while (state.KeepRunningBatch((std::max)(calls, benchmark::IterationCount(1)))) {
     const double seconds = timed(calls);
@@ -113,8 +113,8 @@ double best_seconds(benchmark::State& state, const Call& call, const After& afte
 }
 
 /// Runs the benchmark, sets its counters and returns the fastest call's seconds. GFLOP/s is that of the fastest call. The share of the
-/// peak compares each call with the peak right behind it, for the clock of a core wanders by a tenth within seconds, and is that of
-/// the best tenth of the calls: the others are those that something else on the machine disturbed. after(seconds a call) runs behind
+/// peak compares each call with the peak right after it, for the clock of a core varies by a tenth within seconds, and is that of
+/// the best tenth of the calls: the others are those that something else on the machine disturbed. after(seconds a call) runs after
 /// each, off the clock.
 template <typename Scalar, typename Call, typename After>
 double measure(benchmark::State& state, const work& todo, const Call& call, const After& after) {

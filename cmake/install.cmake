@@ -5,7 +5,7 @@ include(GNUInstallDirs)
 
 set(heed_cmake_dir "${CMAKE_INSTALL_DATADIR}/cmake/heed")
 target_include_directories(heed INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
-install(DIRECTORY include/heed DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.hpp" PATTERN "*.inc")
+install(DIRECTORY include/heed DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(TARGETS heed EXPORT heed_targets)
 install(EXPORT heed_targets NAMESPACE heed:: FILE heedTargets.cmake DESTINATION "${heed_cmake_dir}")
 

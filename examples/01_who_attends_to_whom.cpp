@@ -187,7 +187,7 @@ double time_of(const Call& call) {
   return best;
 }
 
-/// Free memory in bytes where Linux tells, else no limit.
+/// Free memory in bytes where Linux reports it, else no limit.
 double available_memory() {
   std::ifstream info("/proc/meminfo");
   for (std::string line; std::getline(info, line);)
@@ -256,7 +256,7 @@ int run(const std::string& text_file, const std::string& page_file, const std::s
   const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> others = Eigen::MatrixXi::Identity(n, n).array() == 0;
   const matrix out = heed::self_attention(x, w_q, w_k, w_v, {}, heed::keep(others));
 
-  // 4. The weights behind it, for the eye.
+  // 4. The weights of that output, to look at.
   const auto projected = heed::project_qkv(x, w_q, w_k, w_v);
   const auto seen = heed::attention_with_weights(projected.query, projected.key, projected.value, {}, heed::keep(others));
   const float difference = (out - seen.weights * projected.value).cwiseAbs().maxCoeff();

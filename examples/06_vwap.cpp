@@ -136,7 +136,7 @@ int run(const std::string& path, index window) {
               << support::fixed(std::log(2.0) / rate, 1) << " trades.\nOn the second half the next price was off the running VWAP by "
               << missed(run_vwap) << " on average, off the rolling by " << missed(roll_vwap) << ", off the fading by "
               << missed(fading) << ".\n";
-    if (rate >= 1) std::cout << "No slower rate was better: the last price foretells the next one best, as in a random walk.\n";
+    if (rate >= 1) std::cout << "No slower rate was better: the last price predicts the next one best, as in a random walk.\n";
   }
   const bool right = worst < 1e-9 * s.price[0];
   std::cout << "\nLargest difference from direct sums in double, over every running and rolling value: " << support::scientific(worst)

@@ -1,4 +1,4 @@
-// Attention of your own: a score function and a mask function in ten lines, run by the fused kernels.
+// Custom attention: a score function and a mask function in ten lines, run by the fused kernels.
 
 #include <heed/heed.hpp>
 
@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
   using heed::index;  // not the one of <strings.h>
   bool quick = false;
   support::command_line command("08_custom_attention",
-                                "a score function and a mask function of your own, at the speed of the kernels");
+                                "your own score function and mask function, at the speed of the kernels");
   command.flag("--quick", "a shorter sequence", quick);
   if (const auto status = command.parse(argc, argv)) return *status;
 

@@ -73,11 +73,11 @@ int main(int argc, char** argv) {
   heads[2].name = "induction";
   heads[3].name = "none (random)";
   for (index i = 0; i < n; ++i) {
-    heads[0].query.row(i) = one_hot(0, 8);  // every query asks for the mark that the first key alone carries
+    heads[0].query.row(i) = one_hot(0, 8);  // every query matches the mark that the first key alone carries
     if (i == 0) heads[0].key.row(i) = one_hot(0, 8);
-    heads[1].query.row(i) = one_hot(i + d - 1, 8);  // asks for the position before its own
+    heads[1].query.row(i) = one_hot(i + d - 1, 8);  // matches the position before its own
     heads[1].key.row(i) = one_hot(i, 8);
-    heads[2].query.row(i) = one_hot(tokens[std::size_t(i)], 8);  // asks for a key whose previous token is its own token
+    heads[2].query.row(i) = one_hot(tokens[std::size_t(i)], 8);  // matches a key whose previous token is its own token
     if (i > 0) heads[2].key.row(i) = one_hot(tokens[std::size_t(i - 1)], 8);
   }
   heads[3].query.setRandom();

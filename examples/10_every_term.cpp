@@ -25,7 +25,7 @@ constexpr index batch = 2, n = 72, heads = 4, kv_heads = 2, d = 32;
 
 double difference(const matrix& a, const matrix& b) { return double((a - b).cwiseAbs().maxCoeff()); }
 
-/// What is asked, and the rows of the table that answers.
+/// The inputs, and the rows of the table of results.
 struct page {
   // Tokens of both sequences one below the other, heads side by side: the layout that a projection leaves.
   const matrix query = matrix::Random(batch * n, heads*d), key = matrix::Random(batch * n, kv_heads*d),
@@ -160,7 +160,7 @@ void caches(page& p) {
   p.report("rolling cache of 16 tokens, " + std::to_string(rolling.capacity()) + " rows for " + std::to_string(n),
            difference(rolled, windowed));
 
-  // A prompt of 40 tokens that two sequences share, each with an ending of its own: the fork copies no page before it writes.
+  // A prompt of 40 tokens that two sequences share, each with its own ending: the fork copies no page before it writes.
   heed::paged_kv_cache<float> pages(12, 16, kv_heads, d, d);
   const index first = pages.add_sequence();
   pages.append(first, split_heads(view(p.key.topRows(40)), kv_heads), split_heads(view(p.value.topRows(40)), kv_heads));
@@ -182,9 +182,9 @@ void caches(page& p) {
            difference(forked, alone));
 
   const heed::latent_weights<float> w{matrix::Random(heads * d, 48), matrix::Random(heads * d, 48), heads, 16};
-  const matrix latent = 0.2f * matrix::Random(n, 48 + 16), asked = matrix::Random(3, heads * (d + 16));
+  const matrix latent = 0.2f * matrix::Random(n, 48 + 16), latest = matrix::Random(3, heads * (d + 16));
   p.report("latent attention, absorbed against expanded",
-           difference(heed::latent_attention(asked, latent, w), heed::expanded_latent_attention(asked, latent, w)));
+           difference(heed::latent_attention(latest, latent, w), heed::expanded_latent_attention(latest, latent, w)));
 }
 
 void parts_and_positions(page& p) {

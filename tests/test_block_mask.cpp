@@ -59,7 +59,7 @@ TEST_CASE("blocks hide what a keep of the same pairs hides") {
   }
 }
 
-TEST_CASE("the mask function is asked in blocks that it cuts, and nowhere else") {
+TEST_CASE("the mask function is evaluated in blocks that it cuts, and nowhere else") {
   const heed::index n = 96;
   const example<double> e(n, n, 8, 4);
   const auto blocks = heed::block_mask::of(shown, 1, 1, n, n, 16, 32);

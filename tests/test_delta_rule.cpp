@@ -66,7 +66,7 @@ TEST_CASE("the delta rule of a sequence in parts is that of the whole") {
   });
 }
 
-TEST_CASE("the delta rule replaces what a key was last told") {
+TEST_CASE("the delta rule replaces the last value of a key") {
   // Keys are the unit vectors in turn and beta is 1: the state holds the last value of each key, and a query reads it back.
   const heed::index d = 4, length = 11;
   heed::rows<double> key = heed::rows<double>::Zero(length, d);

@@ -261,7 +261,7 @@ TEST_CASE("groups of query heads, batches and strides are the same head by head,
     heed::linear_attention_options options;
     options.threads = threads;
     heed::workspace memory;
-    // Values last to first in memory, and a column-major state: neither can be used where it lies.
+    // Values last to first in memory, and a column-major state: neither can be used in place.
     heed::rows<float> out = heed::rows<float>::Zero(batch * heads * d_v, length),
                       state = heed::rows<float>::Zero(batch * kv_heads * d_v, d_k);
     const heed::tensor_view<float> out_view{out.data(), batch, heads, length, d_v, heads * d_v * length, d_v * length, 1, length};
@@ -306,7 +306,7 @@ TEST_CASE("a positive log_gate is refused wherever it stands") {
   CHECK(e.run(false).out.allFinite());
 }
 
-TEST_CASE("a term of linear attention that is given is held against the call, an empty one too") {
+TEST_CASE("a term of linear attention must have the sizes of the call, an empty one too") {
   const heed::rows<float> q = random_rows<float>(6, 4, 1), k = random_rows<float>(6, 4, 2), v = random_rows<float>(6, 3, 3);
   const heed::row_vector<float> none;
   heed::rows<float> no_state;

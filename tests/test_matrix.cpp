@@ -136,7 +136,7 @@ struct term_numbers {
   }
 };
 
-/// Where keys and values lie, which decides how some terms are given.
+/// Where keys and values are stored, which decides how some terms are given.
 enum class path { tensors, ragged, cache };
 
 /// One combination at one size: options and terms.
@@ -191,7 +191,7 @@ struct setup {
     if (c.has(feature::mask_function_in_blocks)) blocks = heed::block_mask::of(shown, batch, heads, s.n_q, s.n_kv, 16, 32);
   }
 
-  /// call(terms...): of those that the combination has. Tensors are told of the lengths; caches and ragged batches bring
+  /// call(terms...): of those that the combination has. Tensors have the lengths as a term; caches and ragged batches bring
   /// their own.
   template <typename Acc, typename Call>
   void with_terms(const term_numbers<Acc>& n, path kind, const Call& call) const {
@@ -369,7 +369,7 @@ heed::kv_cache<Stored> make_cache(const setup& s, const inputs<Scalar>& in) {
   append_in_pieces(s, in, [&](heed::index b, const auto& key, const auto& value) { cache.append(b, key, value); });
   return cache;
 }
-/// A paged cache of the two sequences 0 and 1, whose pages lie in turns.
+/// A paged cache of the two sequences 0 and 1, whose pages alternate.
 template <typename Scalar, typename Stored>
 heed::paged_kv_cache<Stored> make_paged_cache(const setup& s, const inputs<Scalar>& in) {
   constexpr heed::index page_rows = 24;
@@ -440,7 +440,7 @@ void check_streaming(const sample<Scalar>& one, const judged<Scalar>& right, std
   check_right(got, right, n);
 }
 
-/// The sequences one after the other, without what lies behind their keys: [1, H, total, d].
+/// The sequences one after the other, without the padding past their keys: [1, H, total, d].
 template <typename Scalar>
 struct packed {
   packed(const tensor_view<const Scalar>& from, const std::vector<heed::index>& starts)

@@ -53,7 +53,7 @@ TEST_CASE("whatever the output of a part that saw no key holds does no harm") {
   CHECK((nothing.lse.array() == -std::numeric_limits<double>::infinity()).all());
 }
 
-TEST_CASE("parts whose scores lie far apart neither overflow nor vanish") {
+TEST_CASE("parts whose scores are far apart neither overflow nor vanish") {
   heed::attention_result<float> low(1, 1), high(1, 1);
   low.out << 1;
   low.lse << -500;

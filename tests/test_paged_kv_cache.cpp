@@ -36,7 +36,7 @@ heed::rows<double> expected(const tokens<double>& t, const std::vector<const tok
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("pages hold what a contiguous cache holds, however they lie", "", double, std::int8_t) {
+TEMPLATE_TEST_CASE("pages hold what a contiguous cache holds, in whatever order", "", double, std::int8_t) {
   const tokens<double> t(23, 4, 2, 8, 6, 1);
   const heed::index step = GENERATE(heed::index(1), heed::index(3), heed::index(4), heed::index(9), heed::index(23));
   heed::paged_kv_cache<TestType> cache(20, page_rows, 2, 8, 6);

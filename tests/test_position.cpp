@@ -195,7 +195,7 @@ TEST_CASE("both layouts turn the same pairs, elsewhere in the head") {
   }
 }
 
-TEST_CASE("RoPE turns a pair by position times frequency, and passes what is behind rotary_dim") {
+TEST_CASE("RoPE turns a pair by position times frequency, and leaves the elements past rotary_dim") {
   rope_options options;
   options.rotary_dim = 4;
   heed::rows<double> x = testing::random_rows<double>(3, 7, 4);

@@ -98,7 +98,7 @@ TEST_CASE("equal values come back") {
   }
 }
 
-TEST_CASE("an output lies between the smallest and the largest value") {
+TEST_CASE("an output is between the smallest and the largest value") {
   for (const testing::sizes& s : shapes) {
     const example<float> e(s.n_q, s.n_kv, s.d_k, s.d_v);
     for_each_path([&](const auto& path) {

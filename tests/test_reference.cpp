@@ -165,7 +165,7 @@ TEST_CASE("no keys, no queries and no columns are sizes like others") {
   CHECK(e.reference().out.row(1).isApprox(e.value.colwise().mean(), 1e-15));
 }
 
-TEST_CASE("NaN behind a mask reaches nothing; in a visible key or value it reaches the rows that see it") {
+TEST_CASE("a masked NaN reaches nothing; in a visible key or value it reaches the rows that see it") {
   testing::example<double> e(4, 6, 5, 3);
   e.options.causal = heed::causal::top_left;
   const auto clean = e.reference();

@@ -240,7 +240,7 @@ half_bits make_half(int x) { return {Eigen::numext::bit_cast<std::uint16_t>(Eige
 bfloat16_bits make_bfloat16(int x) { return {Eigen::numext::bit_cast<std::uint16_t>(Eigen::bfloat16(float(x)))}; }
 }  // namespace
 
-TEMPLATE_TEST_CASE("Partial loads and stores touch no more than they are told", "[simd]", ALL_F32) {
+TEMPLATE_TEST_CASE("Partial loads and stores touch the given elements only", "[simd]", ALL_F32) {
   if (!TestType::on_this_cpu()) return;
   check_partial<TestType, float>([](int x) { return float(x); });
   check_partial<TestType, half_bits>(make_half);

@@ -12,7 +12,7 @@ const auto streaming = [](const auto&... arguments) { return heed::streaming_att
 TEST_CASE("streaming_attention is as exact as the reference: float") { testing::check_path_everywhere<float>(streaming); }
 TEST_CASE("streaming_attention is as exact as the reference: double") { testing::check_path_everywhere<double>(streaming); }
 
-TEST_CASE("streaming_attention: NaN and infinity stay behind masks") { testing::check_hidden_values<double>(streaming); }
+TEST_CASE("streaming_attention: masked NaN and infinity reach nothing") { testing::check_hidden_values<double>(streaming); }
 
 TEST_CASE("streaming_attention in long double is exact to long double") {
   // No wider type to compare with. Both forms round each of n_kv + d_k terms once (see test_reference.cpp).

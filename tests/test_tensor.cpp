@@ -46,7 +46,7 @@ TEST_CASE("head cuts rows out of one head") {
     for (heed::index c = 0; c < D; ++c) CHECK(head(i, c) == tensor(1, 2, i + 1, c));
 }
 
-TEST_CASE("view looks at any Eigen object that lies in memory, where it lies") {
+TEST_CASE("view is of any Eigen object that has memory, in place") {
   Eigen::MatrixXd columns = Eigen::MatrixXd::Random(6, 7);
   const heed::rows<double> rows = columns;
   Eigen::VectorXd vector = Eigen::VectorXd::Random(9);
@@ -117,7 +117,7 @@ TEST_CASE("index_list looks at vectors, arrays and Eigen vectors") {
   CHECK(heed::index_list().size == 0);
 }
 
-TEST_CASE("index_list looks at integers of 32 bits and of 64 by any name, where they lie") {
+TEST_CASE("index_list reads integers of 32 bits and of 64 by any name, in place") {
   const std::vector<std::int32_t> narrow{7, -2, 1 << 30};
   const Eigen::Matrix<std::int32_t, 1, 3> eigen(7, -2, 1 << 30);
   const std::vector<long long> wide{7, -2, 1 << 30};

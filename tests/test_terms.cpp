@@ -69,7 +69,7 @@ TEST_CASE("a term without numbers is as good as absent") {
   CHECK(same(e.run(reference), heed::reference_attention_with_lse(e.query, e.key, e.value)));
 }
 
-TEST_CASE("a term that is given has sizes to be held against the call, an empty one too") {
+TEST_CASE("a term must have the sizes of the call, an empty one too") {
   const example<double> e(5, 6, 4, 3);
   const auto refused = [&](const auto& term, const std::vector<std::string>& words) {
     std::vector<std::string> all = words;

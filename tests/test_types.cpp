@@ -8,7 +8,7 @@
 
 TEST_CASE("sizes are 64 bits wide") { CHECK(sizeof(heed::index) == 8); }
 
-TEST_CASE("rows of a matrix lie one after the other") {
+TEST_CASE("rows of a matrix are one after the other") {
   heed::rows<float> m(2, 3);
   m << 1, 2, 3, 4, 5, 6;
   CHECK(m.data()[1] == 2);

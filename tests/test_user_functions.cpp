@@ -1,4 +1,4 @@
-// What holds for the functions of a user on every path: which pairs they are asked for, and what becomes of what they throw.
+// What holds for the functions of a user on every path: for which pairs they are called, and what becomes of their exceptions.
 
 #include <heed/heed.hpp>
 
@@ -33,7 +33,7 @@ struct batch_of_two {
   auto outs() { return heed::bhnd(out.data(), 2, 2, n_q, 4); }
 };
 
-/// Counts the pairs that it is asked for and those of them that it should not be. `first_key` and `first_query` are the numbers,
+/// Counts the pairs that it is called for and those of them that it should not be. `first_key` and `first_query` are the numbers,
 /// within the sequence, of the call's first key and query.
 struct record {
   heed::attention_options options;
@@ -92,7 +92,7 @@ void for_each_band(const Check& check) {
 
 }  // namespace
 
-TEST_CASE("functions are asked only for pairs that position and lengths leave visible") {
+TEST_CASE("functions are called only for pairs that position and lengths leave visible") {
   heed::workspace memory;
   for (const heed::index n_q : {1, 7, 70, 300})
     for (const heed::index n_kv : {5, 300, 2100}) {
@@ -124,7 +124,7 @@ TEST_CASE("functions are asked only for pairs that position and lengths leave vi
     }
 }
 
-TEST_CASE("functions are asked only for pairs of their sequence in a ragged batch") {
+TEST_CASE("functions are called only for pairs of their sequence in a ragged batch") {
   heed::workspace memory;
   const std::vector<heed::index> query_starts{0, 70, 71}, key_starts{0, 300, 1100};
   const heed::rows<float> query = testing::random_rows<float>(2 * 71, 8, 1), key = testing::random_rows<float>(1100, 8, 2),
@@ -140,7 +140,7 @@ TEST_CASE("functions are asked only for pairs of their sequence in a ragged batc
   });
 }
 
-TEST_CASE("functions are asked only for visible tokens of a cache, a rolling one too") {
+TEST_CASE("functions are called only for visible tokens of a cache, a rolling one too") {
   heed::workspace memory;
   const heed::index window = 40;
   for (const bool rolls : {false, true})

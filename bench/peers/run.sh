@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compares heed with its peers. The first run installs them from PyPI into build/peers; --torch asks for PyTorch too, which is large.
+# Compares heed with its peers. The first run installs them from PyPI into build/peers; --torch adds PyTorch, which is large.
 # Every other argument goes to compare.py (--help).
 set -eu
 cd "$(dirname "$0")/../.."

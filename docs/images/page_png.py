@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Takes the pictures of heat map pages that the README shows, in a headless Chromium:
+"""Takes the pictures of heat map pages that README.md and docs/examples.md show, in a headless Chromium:
 
   page_png.py PAGE PICTURE WIDTH HEIGHT light|dark SCRIPT
 
 heatmap.png          ./run demo                        1280 1000 light "chooseToken(cols.indexOf('picking')); zoom(50 / R); get('text').scrollTop = 0"
-smollm2_heads.png    the ./run chat of the README      1280 1330 light "pick(data.maps[18 * 9 + 6]); chooseToken(61)"
+smollm2_heads.png    the ./run chat of docs/examples.md 1280 1330 light "pick(data.maps[18 * 9 + 6]); chooseToken(61)"
 smollm2_long.png     ./run chat with 2,048 tokens      1280 1330 dark  "pick(data.maps[5 * 9 + 6]); chooseToken(1203)"
 
 and then through pngquant --quality 80-100, which makes them three times smaller."""

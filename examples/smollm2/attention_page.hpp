@@ -38,7 +38,7 @@ class attention_recorder {
  public:
   explicit attention_recorder(const model_config& c) : config_(c), layers_(std::size_t(c.layers)) {}
 
-  /// Keeps what a chunk of tokens asks for and offers, up to the page's last token.
+  /// Keeps the queries and keys of a chunk of tokens, up to the page's last token.
   void add(const attention_step& step) {
     layer& l = layers_[std::size_t(step.layer)];
     const index count = (std::min)(step.query.rows, most_tokens - l.query.rows());

@@ -11,7 +11,7 @@
 namespace smollm2 {
 
 /// The tokens that bring a user's message to the model, up to where its answer begins. The first message of a chat comes with who the
-/// model is, a later one behind the end of the answer before it. What the user typed stays text: names of special tokens in it too.
+/// model is, a later one after the end of the answer before it. What the user typed stays text: names of special tokens in it too.
 inline std::vector<token> chat_message(const tokenizer& words, const std::string& message, bool is_first) {
   std::vector<token> out = words.encode(is_first ? "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n<|im_start|>"
                                                  : "<|im_end|>\n<|im_start|>");

@@ -51,7 +51,7 @@ class conversation {
   /// All that the model has read and written so far.
   const std::vector<token>& tokens() const { return tokens_; }
 
-  /// Answers a message: hands `say` the text piece by piece as it comes, safe to print, and asks `stop` before each token whether that
+  /// Answers a message: hands `say` the text piece by piece as it comes, safe to print, and calls `stop` before each token whether that
   /// is enough. Throws std::invalid_argument, and has heard nothing then, where the message does not fit into what is left of the
   /// context.
   answer_report answer(

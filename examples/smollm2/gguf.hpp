@@ -26,7 +26,7 @@ inline std::string type_name(tensor_type type) {
   return found == names.end() ? "type " + std::to_string(std::uint32_t(type)) : found->second;
 }
 
-/// So many elements of a row lie together in so many bytes. {0, 0} for a type whose layout is not known here.
+/// So many elements of a row take so many bytes together. {0, 0} for a type whose layout is not known here.
 struct tensor_block {
   std::uint64_t elements, bytes;
 };
@@ -49,7 +49,7 @@ struct gguf_tensor {
 /// A model file in the GGUF format, versions 2 and 3: metadata (names with values) and tensors.
 ///
 /// The bytes may be anything: each size and offset is checked before it is used, and a file that breaks the format is refused with a
-/// std::runtime_error that says where. A tensor of an unknown type is refused when it is asked for.
+/// std::runtime_error that says where. A tensor of an unknown type is refused when it is requested.
 class gguf_file {
  public:
   using value = std::variant<std::int64_t, double, std::string, std::vector<std::int64_t>, std::vector<double>, std::vector<std::string>>;

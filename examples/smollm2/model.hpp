@@ -63,7 +63,7 @@ class model {
   const model_config& config() const { return config_; }
   const std::vector<layer>& layers() const { return layers_; }
   const quantised_matrix& embedding() const { return embedding_; }
-  /// What turns the last layer's vectors into logits: the embedding where the file brings no matrix of its own.
+  /// The matrix that turns the last layer's vectors into logits: the embedding where the file brings no matrix of its own.
   const quantised_matrix& output() const { return output_.rows() > 0 ? output_ : embedding_; }
   const Eigen::RowVectorXf& output_norm() const { return output_norm_; }
 
@@ -269,7 +269,7 @@ class session {
       normalise(x_, layer.attention_norm, normed_);
       project(normed_, layer.qkv, qkv_);
       attend(l, n);
-      if (l + 1 == c.layers && n > 1 && !look_) {  // behind the last keys and values only the last token is of use
+      if (l + 1 == c.layers && n > 1 && !look_) {  // after the last keys and values only the last token is of use
         heads_ = heads_.bottomRows(1).eval();
         x_ = x_.bottomRows(1).eval();
       }

@@ -69,7 +69,7 @@ inline float_lanes half_floats(const unsigned char* from) {
 /// nibbles or four bytes. No sum across lanes is ever needed. The sums are float.
 class quantised_matrix {
  public:
-  /// The numbers lie in `memory`, which must live as long.
+  /// The numbers are in `memory`, which must live as long.
   quantised_matrix(index cols, std::pmr::memory_resource& memory) : cols_(cols), memory_(&memory) {}
 
   index rows() const { return rows_; }
@@ -141,7 +141,7 @@ class quantised_matrix {
     std::vector<float> sums;    // of x over each block: what an offset is multiplied by
   };
 
-  /// Where in its half of a word the nibble of a column lies, in bits. It is not shifted down, that would take time: it is taken as it
+  /// Where in its half of a word the nibble of a column is, in bits. It is not shifted down, that would take time: it is taken as it
   /// is.
   static constexpr int place(index column) { return int(column % 4) * 4; }
 
@@ -151,7 +151,7 @@ class quantised_matrix {
 
   static std::size_t block_bytes(tensor_type type) { return lanes * block_of(type).bytes; }
 
-  /// Lanes behind the last row stay 0.
+  /// Lanes past the last row stay 0.
   static void pack_panel(const gguf_tensor& tensor, index first, index count, unsigned char* to) {
     const std::size_t file_block = block_of(tensor.type).bytes, blocks = tensor.cols / block;
     const std::size_t head = tensor.type == tensor_type::q4_1 ? 4 : 2;

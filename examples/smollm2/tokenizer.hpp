@@ -24,7 +24,7 @@ using token = int;
 
 /// A byte-level BPE tokenizer with the `smollm` pre-tokenizer (Sennrich, Haddow and Birch 2016; the byte alphabet is GPT-2's).
 ///
-/// Text is bytes. Special tokens are found first; what lies between is cut into pre-tokens, and each of these is merged from single
+/// Text is bytes. Special tokens are found first; the text between them is cut into pre-tokens, and each of these is merged from single
 /// bytes up, the merge that training found first before all others.
 class tokenizer {
  public:
@@ -181,7 +181,7 @@ class tokenizer {
   }
 
   /// Merges the bytes of a pre-token: always the pair of the lowest rank, of equals the leftmost. A queue of candidates keeps this
-  /// O(n log n); those that an earlier merge has overtaken are told by their spelling and passed over.
+  /// O(n log n); those that an earlier merge has overtaken are recognised by their spelling and passed over.
   void merge(const std::string& piece, std::vector<token>& out) const {
     struct symbol {
       std::string text;  // empty once merged into its left neighbour

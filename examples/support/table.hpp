@@ -35,7 +35,7 @@ class table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// A number with `digits` behind the point.
+/// A number with `digits` digits after the decimal point.
 inline std::string fixed(double value, int digits) {
   char text[64];
   std::snprintf(text, sizeof text, "%.*f", digits, value);

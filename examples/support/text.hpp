@@ -34,7 +34,7 @@ inline std::size_t display_width(const std::string& text) {
   return width;
 }
 
-/// The text, or as much of it as fits into `room` columns with two dots behind it.
+/// The text, or as much of it as fits into `room` columns followed by two dots.
 inline std::string clip(const std::string& text, std::size_t room) {
   if (display_width(text) <= room) return text;
   std::string clipped;
@@ -60,7 +60,7 @@ inline std::string printable(const std::string& text) {
   return safe;
 }
 
-/// Lower case of the alphabets whose capitals lie at a fixed distance: Latin (ASCII and Latin-1), Greek, Cyrillic.
+/// Lower case of the alphabets whose capitals are at a fixed distance: Latin (ASCII and Latin-1), Greek, Cyrillic.
 inline char32_t lower_case(char32_t c) {
   const bool near =
       (c >= 'A' && c <= 'Z') || (c >= 0xC0 && c <= 0xDE && c != 0xD7) || (c >= 0x391 && c <= 0x3A9) || (c >= 0x410 && c <= 0x42F);
@@ -74,7 +74,7 @@ inline std::u32string lower_case(const std::string& word) {
 }
 
 /// The words of a text, as they are spelt. Punctuation, controls, invisible marks and bytes that are not UTF-8 part words; an
-/// apostrophe or a hyphen between two letters does not; an ideograph is a word of its own.
+/// apostrophe or a hyphen between two letters does not; an ideograph is a word by itself.
 inline std::vector<std::string> words_of(const std::string& text) {
   const auto is_letter = [](char32_t c) {
     if (c < 0x80) return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');

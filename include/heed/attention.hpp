@@ -11,7 +11,7 @@
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
-/// attention by the name of the function that was called.
+/// attention under the name of the function that was called.
 template <typename Scalar, int Dk, int Dv, typename Query, typename Key, typename Value, typename... Terms>
 auto attend(const char* name, const Query& query, const Key& key, const Value& value, const attention_options& options,
             const Terms&... terms) {
@@ -25,18 +25,31 @@ auto attend(const char* name, const Query& query, const Key& key, const Value& v
 
 /// Attention(Q, K, V) = softmax(scale Q K^T) V, fused: O(n) memory (Vaswani et al. 2017, equation 1; Dao et al. 2022).
 ///
-/// query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> n_q x Dv. Any dense Eigen expression, any storage order; what lies in memory is
+/// query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> n_q x Dv. Any dense Eigen expression, any storage order; one that has memory is
 /// not copied. Template arguments may be left out; Dk and Dv that are given are checked. float, double, half and bfloat16 run on the
 /// kernels of this CPU, any other scalar on streaming_attention. A row that sees no key is 0. Throws std::invalid_argument for sizes
 /// that do not fit together and for options out of range, before anything is computed.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// const rows out = heed::attention(query, key, value);  // 6 x 32
+/// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value,
           typename... Terms>
 auto attention(const Query& query, const Key& key, const Value& value, const attention_options& options = {}, const Terms&... terms) {
   return detail::attend<Scalar, Dk, Dv>("attention", query, key, value, options, terms...);
 }
 
-/// attention together with the natural-log sum of exponentials of each row: what merging, weights and gradients start from.
+/// attention together with the natural logarithm of the sum of exponentials of each row, from which parts are merged and weights rebuilt.
 /// A row that sees no key is 0 with an lse of -infinity; a sink joins the lse.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// const auto result = heed::attention_with_lse(query, key, value);
+/// assert(result.out.rows() == 6 && result.lse.size() == 6);
+/// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value,
           typename... Terms>
 auto attention_with_lse(const Query& query, const Key& key, const Value& value, const attention_options& options = {},
@@ -50,10 +63,19 @@ auto attention_with_lse(const Query& query, const Key& key, const Value& value, 
   return result;
 }
 
-/// attention into the caller's own memory: out n_q x Dv, lse n_q x 1 or nullptr where it is not wanted. Both must have their size
+/// attention into the caller's memory: out n_q x Dv, lse n_q x 1 or nullptr to leave it out. Both must have their size
 /// already, and overlap neither each other nor anything that the call reads: std::invalid_argument. Columns between those of the inputs
 /// are no overlap. Allocates nothing once `memory` has grown and when the inputs lie in memory; scalars without a kernel (long double,
 /// an autodiff type) do not use it and allocate.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// rows out(6, 32);
+/// heed::row_vector<float> lse(6);
+/// heed::workspace memory;  // grows in the first call; later ones allocate nothing
+/// heed::attention_into(query, key, value, out, lse, heed::attention_options(), memory);
+/// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename Out,
           typename Lse, typename... Terms>
 void attention_into(const Query& query, const Key& key, const Value& value, Out&& out, Lse&& lse, const attention_options& options,

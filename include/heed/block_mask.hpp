@@ -25,7 +25,7 @@ class block_mask {
       detail::fail_with(
           "heed::block_mask: batch, heads, block_q and block_kv must be 1 or more and n_q and n_kv not negative, but are ", batch,
           ", ", heads, ", ", block_q, ", ", block_kv, ", ", n_q, ", ", n_kv);
-    block_q_ = (std::min)(block_q, (std::max)(n_q, index{1}));  // a block that is all there is, however large it was asked for
+    block_q_ = (std::min)(block_q, (std::max)(n_q, index{1}));  // one block is at most everything, however large the given size
     block_kv_ = (std::min)(block_kv, (std::max)(n_kv, index{1}));
     state_.assign(static_cast<std::size_t>(detail::product("block_mask", "batch * heads * blocks of queries * blocks of keys",
                                                            {batch, heads, q_blocks(), kv_blocks()})),
@@ -54,9 +54,9 @@ class block_mask {
     return *this;
   }
 
-  /// The blocks in which mask(b, h, i, j) is true anywhere. Where it is true everywhere, mask_function(mask, blocks) does not ask it
-  /// again; blocks(...) alone says nothing of pairs within a block, and a mask function beside it is asked in all that are not hidden.
-  /// `mask` is called for each of the n_q x n_kv pairs: which of them causal, window and lengths hide is known to a call only.
+  /// The blocks in which mask(b, h, i, j) is true anywhere. Where it is true everywhere, mask_function(mask, blocks) does not evaluate
+  /// it again; blocks(...) alone shows all pairs of a visible block, and a mask function beside it is evaluated in every visible block.
+  /// `mask` is evaluated for each of the n_q x n_kv pairs: only a call knows which of them causal, window and lengths hide.
   template <typename Mask>
   static block_mask of(const Mask& mask, index batch, index heads, index n_q, index n_kv, index block_q = 64, index block_kv = 64) {
     block_mask blocks(batch, heads, n_q, n_kv, block_q, block_kv);
@@ -83,13 +83,19 @@ class block_mask {
     return state_[at(b, h, q, kv)] != hidden;
   }
 
+  /// How many batch entries the mask has: 1 (the same for all) or the call's.
   index batch() const { return batch_; }
+  /// How many heads the mask has: 1 (the same for all) or the call's.
   index heads() const { return heads_; }
+  /// How many queries the mask is for.
   index n_q() const { return n_q_; }
+  /// How many keys the mask is for.
   index n_kv() const { return n_kv_; }
+  /// How many blocks the queries make, the last of which may be short.
   index q_blocks() const { return n_q_ / block_q_ + (n_q_ % block_q_ != 0); }
+  /// How many blocks the keys make, the last of which may be short.
   index kv_blocks() const { return n_kv_ / block_kv_ + (n_kv_ % block_kv_ != 0); }
-  /// The share of blocks that are visible: what a call costs against the whole.
+  /// The share of blocks that are visible, and so of the time of the full call.
   double density() const {
     const auto shown = std::count_if(state_.begin(), state_.end(), [](std::uint8_t s) { return s != hidden; });
     return state_.empty() ? 0 : double(shown) / double(state_.size());

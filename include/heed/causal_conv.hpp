@@ -8,15 +8,16 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// What follows the convolution.
+/// The function after the convolution.
 enum class activation : unsigned char { none, silu };
 
-/// What one call of the causal convolution means.
+/// The options of the causal convolution.
 struct causal_conv_options {
+  /// The function that each sum goes through.
   heed::activation activation = heed::activation::none;
   /// How many threads may share out batch entries and heads. The result is bitwise the same for every number.
   int threads = 1;
-  /// The caller's own pool, used instead of threads of the call's own. Not owned.
+  /// The caller's pool, used instead of new threads. Not owned.
   heed::executor* executor = nullptr;
 };
 
@@ -52,7 +53,7 @@ detail::channel_bias_term<typename Vector::Scalar> channel_bias(const Eigen::Den
 }
 
 namespace detail {
-/// causal_conv_into by the name of the function that was called.
+/// causal_conv_into under the name of the function that was called.
 template <typename X, typename Weight, typename Scalar, typename... Terms>
 void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_view<Weight>& weight, const tensor_view<Scalar>& out,
                      const causal_conv_options& options, const Terms&... terms) {
@@ -101,7 +102,7 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
 }
 }  // namespace detail
 
-/// A convolution along time of each channel with its own few weights, which looks back only (the short convolution before Mamba's scan
+/// A causal convolution of each channel with its own few weights along time (the short convolution before Mamba's scan
 /// and before DeltaNet's keys). With z = [past | x], past the last `taps` - 1 inputs before x:
 ///   out(t, c) = activation(bias(c) + sum_i weight(c, i) z(t + i, c))
 ///
@@ -116,6 +117,13 @@ void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight
 }
 
 /// The same for one sequence: x T x channels, weight channels x taps -> T x channels.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(20, 8), weight = heed::rows<float>::Random(8, 4);
+/// heed::causal_conv_options options;
+/// options.activation = heed::activation::silu;
+/// const auto out = heed::causal_conv(x, weight, options);  // 20 x 8
+/// @endcode
 template <typename X, typename Weight, typename... Terms>
 auto causal_conv(const X& x, const Weight& weight, const causal_conv_options& options = {}, const Terms&... terms) {
   static_assert(detail::is_eigen<X> && detail::is_eigen<Weight>, "x and weight must be Eigen matrices, Maps, blocks or expressions");

@@ -11,20 +11,20 @@ HEED_NAMESPACE_BEGIN
 // Linear attention that corrects what it already knows: a key's new value replaces the state's answer to that key by the share beta,
 //   S = diag(exp(g)) S;   S = S + beta k (v - S^T k)^T;   o = scale S^T q
 // without a gate DeltaNet (Schlag et al. 2021), with a gate per token gated DeltaNet (Yang et al. 2025), with one per key dimension
-// KDA. Keys should have unit length and beta lie in [0, 2], or the state may grow without bound. The chunked form is the WY form: one
+// KDA. Keys should have unit length and beta be in [0, 2], or the state may grow without bound. The chunked form is the WY form: one
 // triangular system a chunk (Yang et al. 2024). Terms: log_gate and carry, as for linear_attention.
 
-/// What one call of the delta rule means.
+/// The options of the delta rule.
 struct delta_rule_options {
   /// Multiplies the read. Absent: 1 / sqrt(head_dim). 0 is a literal 0.
   std::optional<double> scale{};
-  /// Tokens that are worked on together, at most 48 of them; 0 is the library's choice. It moves time and rounding, nothing else.
+  /// Tokens that are computed together, at most 48; 0 is the library's choice. It changes time and rounding, nothing else.
   index chunk = 0;
-  /// The instruction set to use; asking for one that this CPU lacks is an error.
+  /// The instruction set to use; one that this CPU lacks is an error.
   isa target = isa::automatic;
   /// How many threads may share out the heads. The result is bitwise the same for every number.
   int threads = 1;
-  /// The caller's own pool, used instead of threads of the call's own. Not owned.
+  /// The caller's pool, used instead of new threads. Not owned.
   heed::executor* executor = nullptr;
 };
 
@@ -82,6 +82,13 @@ void recurrent_multi_head_delta_rule_into(const tensor_view<Query>& query, const
 
 /// The delta rule of one head: query T x d_k, key T x d_k, value T x d_v, beta T -> T x d_v. Throws std::invalid_argument where sizes
 /// do not fit.
+///
+/// @code
+/// const heed::rows<float> query = heed::rows<float>::Random(100, 16), value = heed::rows<float>::Random(100, 8);
+/// const heed::rows<float> key = query.rowwise().normalized();
+/// const Eigen::VectorXf beta = Eigen::VectorXf::Constant(100, 0.5f);
+/// const auto out = heed::delta_rule(query, key, value, beta);  // 100 x 8
+/// @endcode
 template <typename Query, typename Key, typename Value, typename Beta, typename... Terms>
 auto delta_rule(const Query& query, const Key& key, const Value& value, const Beta& beta, const delta_rule_options& options = {},
                 const Terms&... terms) {

@@ -41,8 +41,13 @@ void run_dropout(const void* context, size b, size h, const visible_block<Acc>& 
 
 /// Dropout of weights after the softmax: each is kept with probability 1 - p and then divided by 1 - p (Srivastava et al. 2014). Which are kept
 /// depends on the seed, the batch entry, the head, the query and the key alone; with a cache, queries and keys count as tokens of their sequence,
-/// so it does not depend on how a prompt is cut. The log-sum-exp is that of the undropped weights.
+/// so the choice does not depend on how a prompt is cut. The log-sum-exp is that of the undropped weights.
 /// The probability must be in [0, 1).
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const auto out = heed::attention(x, x, x, {}, heed::dropout(0.1, 42));
+/// @endcode
 inline detail::dropout_term dropout(double probability, std::uint64_t seed) { return {seed, probability}; }
 
 HEED_NAMESPACE_END

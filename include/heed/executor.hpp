@@ -12,26 +12,28 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Where the work of a call runs: implement it to lend the library a pool of your own (see attention_options::executor).
+/// Where the work of a call runs. Implement it to lend your pool to the library (see attention_options::executor).
 class executor {
  public:
+  /// The work of one worker, by its number.
   using work_function = void (*)(void* context, int worker);
 
   virtual ~executor() = default;
-  /// How many workers are worth having.
+  /// How many workers a call should have.
   virtual int workers() const = 0;
   /// Calls work(context, w) once for each w in [0, workers), on any threads, one after the other or at the same time, and returns when
-  /// all have returned. The workers share out the tasks among themselves, so that one which starts late or never in parallel loses
+  /// all have returned. The workers share out the tasks among themselves, so a worker that starts late, or not in parallel, costs
   /// time only. Not called where one worker is enough (one task, or workers() of 1 or less): the calling thread does the work.
   virtual void run(int workers, work_function work, void* context) = 0;
-  /// Called by each worker after each of its tasks, on its thread, also where run is not: a place for progress, or for what must not
-  /// wait until the call is over. A task is some blocks of queries, or a part of the keys; it must not throw. Does nothing by default.
+  /// Called by each worker after each of its tasks, on its thread, also where run is not called: a place to show progress, or to do work
+  /// that must not wait for the end of the call. A task is a few blocks of queries or a part of the keys. It must not throw. Does nothing by default.
   virtual void after_task(int worker) { static_cast<void>(worker); }
 };
 
 /// Starts threads for each call and joins them: nothing to keep, some ten microseconds a thread a call, and memory for the handles.
 class thread_executor : public executor {
  public:
+  /// Of so many workers, the calling thread among them.
   explicit thread_executor(int workers) : workers_(workers) {}
   int workers() const override { return workers_; }
   void run(int workers, work_function work, void* context) override {
@@ -57,10 +59,23 @@ class thread_executor : public executor {
 };
 
 /// Lends a pool that has Schedule(function) and NumThreads(), such as Eigen::ThreadPool. The calling thread works too, and may be one
-/// of the pool's: it takes what the pool has not begun, and waits only for what runs on other threads.
+/// of the pool's: it does the work that the pool has not begun, and waits only for work that runs on other threads.
+///
+/// @code
+/// struct pool {  // such as Eigen::ThreadPool; this one works at once
+///   void Schedule(const std::function<void()>& work) { work(); }
+///   int NumThreads() const { return 1; }
+/// } mine;
+/// heed::pool_executor<pool> lent(mine);
+/// heed::attention_options options;
+/// options.executor = &lent;
+/// const heed::rows<float> x = heed::rows<float>::Random(1000, 64);
+/// const auto out = heed::attention(x, x, x, options);
+/// @endcode
 template <typename Pool>
 class pool_executor : public executor {
  public:
+  /// Lends `pool`, which must outlive the executor.
   explicit pool_executor(Pool& pool) : pool_(pool) {}
   int workers() const override { return static_cast<int>(pool_.NumThreads()) + 1; }
   void run(int workers, work_function work, void* context) override {
@@ -86,7 +101,7 @@ class pool_executor : public executor {
     work(context, 0);
     int others = workers - 1;
     for (int mine; (mine = shared->next++) < workers; --others) work(context, mine);
-    // The others are about to finish too, sooner than this thread would wake up again if it slept.
+    // The others are about to finish too, before this thread would wake up again if it slept.
     for (int turn = 0; turn < 200 && shared->finished < others; ++turn) std::this_thread::yield();
     std::unique_lock<std::mutex> lock(shared->mutex);
     shared->all_done.wait(lock, [&] { return shared->finished == others; });
@@ -106,6 +121,7 @@ class pool_executor : public executor {
 /// Runs the workers as one OpenMP parallel region.
 class openmp_executor : public executor {
  public:
+  /// Of so many workers, the calling thread among them.
   explicit openmp_executor(int workers) : workers_(workers) {}
   int workers() const override { return workers_; }
   void run(int workers, work_function work, void* context) override {

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-// Pictures of attention: weights and labels in, a page or an SVG out. Not part of heed.hpp: include it where it is wanted.
+// Pictures of attention: weights and labels in, a page or an SVG out. Not part of heed.hpp: include it where you need it.
 //
 // A weight is a finite number, 0 or more. Anything else (NaN, infinity, a negative number) is drawn as a marked cell that says "not a
 // weight". Labels and titles are UTF-8 and may hold anything: they reach the output as text, never as markup or program, and bytes
@@ -27,16 +27,19 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// What a heat map says about itself.
+/// The words of a heat map, and how much it keeps.
 struct heatmap_options {
+  /// The heading of the page and the title of the picture.
   std::string title = "Attention";
   /// A sentence under the title.
   std::string note{};
-  /// What a row and a column are.
-  std::string row_name = "query", col_name = "key";
+  /// The word for a row.
+  std::string row_name = "query";
+  /// The word for a column.
+  std::string col_name = "key";
   /// A row with more columns than this stores only so many of its largest weights (a page, not an SVG); 0 stores every weight. One
-  /// takes 3 to 5 bytes, a weight of 0 none. Set it to 16 or so for a page with every head of a model. Of what is left out the page
-  /// knows, and shows, a bound: the largest left out in each of 64 x 64 blocks.
+  /// takes 3 to 5 bytes, a weight of 0 none. Set it to 16 or so for a page with every head of a model. Of the others the page
+  /// knows, and shows, a bound: the largest in each of 64 x 64 blocks.
   index keep_per_row = 2048;
 };
 
@@ -139,6 +142,14 @@ inline void check_page(const char* function, std::size_t row_labels, std::size_t
 /// Each head's map is packed when it is added, so a model's maps never stand in memory together: a weight becomes the code
 /// round(65534 weight / max), max being the map's largest weight, so what the page says is right to max / 131068. 65535 is "not a
 /// weight".
+///
+/// @code
+/// const Eigen::MatrixXf weights = heed::scaled_softmax(Eigen::MatrixXf::Random(3, 3));
+/// const std::vector<std::string> words{"who", "attends", "whom"};
+/// heed::heatmap_page page(words, words);
+/// for (int head = 0; head < 2; ++head) page.add(weights, 0, head);
+/// std::ofstream("attention.html") << page.html();
+/// @endcode
 class heatmap_page {
  public:
   /// row_labels: n_q tokens; col_labels: n_kv tokens. Throws std::invalid_argument for more than 65,535 of either.
@@ -180,7 +191,7 @@ class heatmap_page {
     if (maps_.empty()) detail::fail_with("heed::heatmap_page::html: there is no map to show; add one first");
     std::string page = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
     page += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-    // The browser itself is told that this page loads nothing and talks to nobody.
+    // Makes the browser refuse whatever this page might load or connect to.
     page +=
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src "
         "'unsafe-inline'\">\n";
@@ -193,7 +204,7 @@ class heatmap_page {
     page += ",\n\"cols\":" + labels_json(col_labels_) + ",\n\"maps\":[";
     for (std::size_t m = 0; m < maps_.size(); ++m) page += (m ? ",\n" : "\n") + maps_[m].head;
     page += "]}</script>\n";
-    // A block of its own for each map: a browser reads those faster than one of many megabytes, and unpacks only what is looked at.
+    // A block of its own for each map: a browser reads those faster than one of many megabytes, and the page unpacks only the maps that are shown.
     for (const added_map& map : maps_) page += "<script type=\"application/json\" class=\"cells\">" + map.cells + "</script>\n";
     page += "<script>";
     for (const char* part : {detail::heatmap_data_program, detail::heatmap_view_program, detail::heatmap_input_program}) page += part;
@@ -209,7 +220,7 @@ class heatmap_page {
     // none.
     double entropy = 0;
     index whole_rows = 0;
-    index lowest = 0, highest = -1;  // column - row of every cell that is not 0 lies between these: all that a mask lets through
+    index lowest = 0, highest = -1;  // column - row of every cell that is not 0 is between these: all that a mask lets through
   };
 
   static summary summarise(const rows<double>& values) {
@@ -319,6 +330,12 @@ class heatmap_page {
 
 /// A page for one matrix of weights, n_q x n_kv, with a label for each row and column: self-contained HTML.
 /// Throws std::invalid_argument where labels and weights do not have the same sizes.
+///
+/// @code
+/// const Eigen::MatrixXf weights = heed::scaled_softmax(Eigen::MatrixXf::Random(3, 3));
+/// const std::vector<std::string> words{"who", "attends", "whom"};
+/// std::ofstream("attention.html") << heed::heatmap_html(weights, words, words);
+/// @endcode
 template <typename Derived>
 std::string heatmap_html(const Eigen::DenseBase<Derived>& weights, const std::vector<std::string>& row_labels,
                          const std::vector<std::string>& col_labels, const heatmap_options& options = {}) {
@@ -331,6 +348,12 @@ std::string heatmap_html(const Eigen::DenseBase<Derived>& weights, const std::ve
 
 /// A still picture of one matrix of weights, n_q x n_kv: SVG for light and dark ground. More than 160 rows or columns are drawn in
 /// blocks, each with its largest weight. Throws std::invalid_argument where labels and weights do not have the same sizes.
+///
+/// @code
+/// const Eigen::MatrixXf weights = heed::scaled_softmax(Eigen::MatrixXf::Random(3, 3));
+/// const std::vector<std::string> words{"who", "attends", "whom"};
+/// std::ofstream("attention.svg") << heed::heatmap_svg(weights, words, words);
+/// @endcode
 template <typename Derived>
 std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vector<std::string>& row_labels,
                         const std::vector<std::string>& col_labels, const heatmap_options& options = {}) {
@@ -389,7 +412,7 @@ std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vec
         }
       }
       const double w = values(at_r, at_c), ink = detail::is_weight(w) ? (max > 0 ? std::sqrt(w / max) : 0) : 1;
-      if (ink < 0.02) continue;  // cannot be told from the ground
+      if (ink < 0.02) continue;  // looks like the background
       svg << "<rect class=\"" << (detail::is_weight(w) ? 'w' : 'x') << "\" x=\"" << left + c / block * cell << "\" y=\""
           << top + r / block * cell << "\" width=\"" << cell - (cell > 8) << "\" height=\"" << cell - (cell > 8)
           << "\" fill-opacity=\"" << ink << "\"><title>" << label_of(row_labels, at_r) << " \xE2\x86\x92 "

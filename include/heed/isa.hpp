@@ -41,7 +41,7 @@ inline std::vector<isa> available_isas() {
   return available;
 }
 
-/// What `automatic` stands for on this CPU unless set_target has said otherwise. It is avx512_bf16 only where pairs multiply at the
+/// The meaning of `automatic` on this CPU, unless set_target has changed it. It is avx512_bf16 only where pairs multiply at the
 /// rate of floats.
 inline isa best_isa() {
   const detail::cpu_features& cpu = detail::cpu();
@@ -68,6 +68,14 @@ inline isa resolve(isa target) {
 
 /// Makes `target` what `automatic` stands for in this process, in files of all compiler flags, for comparisons and tests. automatic: back
 /// to the best. Throws std::invalid_argument for an instruction set that this CPU lacks.
+///
+/// @code
+/// for (const heed::isa target : heed::available_isas()) {
+///   heed::set_target(target);
+///   std::cout << heed::name(target) << '\n';
+/// }
+/// heed::set_target(heed::isa::automatic);
+/// @endcode
 inline void set_target(isa target) {
   detail::check_target("set_target", target);
   detail::process::target.store(static_cast<unsigned char>(target), std::memory_order_relaxed);

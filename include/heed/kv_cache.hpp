@@ -13,7 +13,11 @@
 HEED_NAMESPACE_BEGIN
 
 /// The bytes that the keys and values of one sequence take: 2 * layers * num_kv_heads * head_dim * length * bytes_per_element.
-/// Throws std::invalid_argument for negative numbers and for a product that no index can hold.
+/// Throws std::invalid_argument for negative numbers and for a product that an index cannot hold.
+///
+/// @code
+/// static_assert(heed::kv_cache_bytes(32, 8, 128, 8192, 2) == heed::index{1} << 30, "Llama 3.1 8B, 8K tokens, bfloat16");
+/// @endcode
 constexpr index kv_cache_bytes(index layers, index num_kv_heads, index head_dim, index length, index bytes_per_element) {
   if (layers < 0 || num_kv_heads < 0 || head_dim < 0 || length < 0 || bytes_per_element < 0)
     detail::fail_with("heed::kv_cache_bytes: numbers must not be negative, but are layers ", layers, ", num_kv_heads ", num_kv_heads,
@@ -23,7 +27,7 @@ constexpr index kv_cache_bytes(index layers, index num_kv_heads, index head_dim,
 }
 
 namespace detail {
-/// A cache of these extents must have a number of bytes; 8 of them an element is what its largest list takes.
+/// A cache of these extents must have a countable size; its largest list takes 8 bytes an element.
 inline void check_storage(const char* function, const std::array<index, 4>& extents) {
   const auto some = [&](std::size_t axis) { return (std::max)(extents[axis], index{1}); };
   product(function, "size in bytes", {some(0), some(1), some(2), some(3), 8});
@@ -44,19 +48,26 @@ void check_tokens(const char* function, const tensor_view<Key>& key, const tenso
 }
 }  // namespace detail
 
-/// The keys and values that a decoder has seen, for a batch of sequences of one layer: each key/value head of each sequence lies in
-/// one piece.
+/// The keys and values that a decoder has seen, for a batch of sequences of one layer: each key/value head of each sequence is
+/// contiguous.
 ///
 /// Stored is float, double, Eigen::bfloat16, Eigen::half, or std::int8_t with one float scale a row (scale = max |row| / 127; a row
-/// with an infinity or NaN in it is NaN throughout). With a window the cache keeps only what a later query may look back to: the
+/// with an infinity or NaN in it is NaN throughout). With a window the cache keeps only the tokens that a later query can see: the
 /// `window` tokens before the newest append. Sequences may have different lengths. Grows by doubling; appending within the capacity
-/// allocates nothing, but that a rolling cache grows once to twice its window rather than move all of it at each token. A call that
+/// allocates nothing, except that a rolling cache grows once to twice its window rather than move all of it at each token. A call that
 /// throws changes nothing. Invariant: sequence b holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage: in order,
 /// its tokens from dropped_[b] on.
+///
+/// @code
+/// heed::kv_cache<Eigen::bfloat16> cache(1, 2, 64, 64);  // one sequence, 2 key/value heads of 64
+/// std::vector<float> key(2 * 5 * 64, 0.5f), value(key);
+/// cache.append(heed::bhnd(key.data(), 1, 2, 5, 64), heed::bhnd(value.data(), 1, 2, 5, 64));
+/// assert(cache.length(0) == 5);
+/// @endcode
 template <typename Stored>
 class kv_cache {
  public:
-  /// head_dim of keys and values; capacity is the number of tokens to reserve for each sequence; window as
+  /// head_dim of keys and values; capacity is the number of tokens to reserve for each sequence; window is that of
   /// attention_options::window_left.
   kv_cache(index batch, index num_kv_heads, index key_dim, index value_dim, index capacity = 64, index window = -1)
       : key_(batch, num_kv_heads, key_dim), value_(batch, num_kv_heads, value_dim), window_(window) {
@@ -70,6 +81,7 @@ class kv_cache {
     dropped_.assign(static_cast<std::size_t>(batch), 0);
     grow("kv_cache", capacity);
   }
+  /// A copy of all its sequences.
   kv_cache(const kv_cache&) = default;
   /// A cache that was moved from has no sequences.
   kv_cache(kv_cache&& other) noexcept
@@ -92,9 +104,13 @@ class kv_cache {
     return *this;
   }
 
+  /// How many sequences the cache holds.
   index batch() const { return static_cast<index>(lengths_.size()); }
+  /// How many key/value heads each sequence has.
   index num_kv_heads() const { return key_.heads; }
+  /// How many tokens before its own a later query may look back to; -1: all.
   index window() const { return window_; }
+  /// How many tokens of each sequence there is room for.
   index capacity() const { return capacity_; }
   /// Tokens that sequence b holds now.
   index length(index b) const {
@@ -106,14 +122,15 @@ class kv_cache {
     check_sequence("position", b);
     return dropped_[static_cast<std::size_t>(b)] + lengths_[static_cast<std::size_t>(b)];
   }
+  /// The length of each sequence.
   const std::vector<index>& lengths() const { return lengths_; }
   /// Tokens that each sequence has dropped from its beginning, as a rolling cache does.
   const std::vector<index>& dropped() const { return dropped_; }
   /// Bytes of keys, values and scales that are reserved.
   index bytes() const { return key_.bytes() + value_.bytes(); }
 
-  /// Makes room for `capacity` tokens in each sequence; less than there is room for changes nothing. Throws std::invalid_argument for
-  /// a negative capacity, or one whose size in bytes no index can hold.
+  /// Makes room for `capacity` tokens in each sequence; a smaller capacity than now changes nothing. Throws std::invalid_argument for
+  /// a negative capacity, or one whose size in bytes an index cannot hold.
   void reserve(index capacity) {
     if (capacity < 0) detail::fail_with("heed::kv_cache::reserve: capacity must not be negative, but is ", capacity);
     grow("kv_cache::reserve", capacity);
@@ -139,8 +156,8 @@ class kv_cache {
     append_entry(b, 0, key, value);
   }
 
-  /// Forgets all but the first `length` of the tokens that sequence b holds. Where a rolling cache has dropped earlier ones, those
-  /// that stay must be its window at least: the next token looks back as far.
+  /// Forgets all but the first `length` of the tokens that sequence b holds. Where a rolling cache has dropped earlier ones, at
+  /// least its window must stay: the next token sees as far back.
   void truncate(index b, index length) {
     check_sequence("truncate", b);
     const std::size_t s = static_cast<std::size_t>(b);
@@ -164,7 +181,9 @@ class kv_cache {
     for (index b = 0; b < batch(); ++b) clear(b);
   }
 
+  /// The keys, as the library's own functions read them.
   detail::stored_tensor<Stored> keys() const { return key_.view(*this); }
+  /// The values, likewise.
   detail::stored_tensor<Stored> values() const { return value_.view(*this); }
 
  private:
@@ -253,7 +272,7 @@ class kv_cache {
     store(value_, b, entry, first_[s] + lengths_[s], value);
     lengths_[s] = needed;
   }
-  /// Moves what sequence s holds to the front of its storage. A rolling cache of capacity 2 window does so once in `window` tokens.
+  /// Moves the tokens of sequence s to the front of its storage. A rolling cache of capacity 2 window does so once in `window` tokens.
   void to_front(std::size_t s) {
     const auto move_rows_of = [&](auto& rows, index heads, index row) {
       for (index h = 0; h < heads; ++h) {
@@ -289,7 +308,7 @@ template <typename Scalar, typename Stored, typename Cache>
 void bind_cache(const char* function, const Cache& cache, problem<Scalar, Stored>& problem) {
   const index window = problem.options.window_left;
   if (cache.window() >= 0 && (window < 0 || window > cache.window()))
-    fail_with("heed::", function, ": window_left ", window, " asks for more than the cache keeps: its window is ", cache.window());
+    fail_with("heed::", function, ": window_left ", window, " is more than the cache keeps: its window is ", cache.window());
   if (problem.terms.key_lengths) fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
   if (problem.terms.function_blocks)
     fail_with("heed::", function,
@@ -317,11 +336,24 @@ auto make_cached_problem(const char* function, const tensor_view<Query>& query, 
 ///
 /// query [B, H, n_q, Dk], cache of B sequences -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {}. The queries are the newest n_q tokens
 /// of their sequence (with causal::top_left, the first that the cache holds). With causal::bottom_right any cut of a prompt into
-/// chunks gives what one call gives; so that this holds for functions and dropout too, they are given the numbers of the tokens in the
-/// sequence as i and j. keep, bias and blocks count rows of the call. A rolling cache needs a window_left that is not larger than its
+/// chunks gives the result of one call; for that, i and j of functions and dropout are the numbers of the tokens in the
+/// sequence. keep, bias and blocks count rows of the call. A rolling cache needs a window_left that is not larger than its
 /// window, and no more queries than were appended last. Throws std::invalid_argument where the sizes do not fit together, and as
 /// multi_head_attention_into does. Allocates nothing once `memory` has grown, which it does once for all lengths up to the capacity of
 /// a kv_cache, or the room in the tables of a paged one (see paged_kv_cache::reserve).
+///
+/// @code
+/// heed::kv_cache<float> cache(1, 2, 64, 64);
+/// heed::workspace memory;
+/// heed::attention_options options;
+/// options.causal = heed::causal::bottom_right;
+/// std::vector<float> query(8 * 64, 0.1f), out(query.size()), token(2 * 64, 0.5f);
+/// for (int step = 0; step < 3; ++step) {  // one token, 8 heads on 2
+///   cache.append(heed::bhnd(token.data(), 1, 2, 1, 64), heed::bhnd(token.data(), 1, 2, 1, 64));
+///   heed::cached_attention_into(heed::bhnd(query.data(), 1, 8, 1, 64), cache, heed::bhnd(out.data(), 1, 8, 1, 64), {}, options,
+///                               memory);
+/// }
+/// @endcode
 template <typename Query, typename Cache, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
                            const tensor_view<Lse>& lse, const attention_options& options, workspace& memory, const Terms&... terms) {

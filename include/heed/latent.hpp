@@ -12,7 +12,7 @@
 
 HEED_NAMESPACE_BEGIN
 
-// Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1): what is cached of a token is one latent vector c of d_c
+// Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1): the cache holds for each token one latent vector c of d_c
 // numbers and one rotated key k_r of d_r numbers that all heads share, side by side. Head h has keys [c W_UK_h, k_r] and values c
 // W_UV_h. The absorbed form never makes them: q . (c W_UK_h) = (q W_UK_h^T) . c, and sum p (c W_UV_h) = (sum p c) W_UV_h. It is
 // multi-query attention of head_dim d_c + d_r over the cache itself, with values that are the first d_c columns of the keys.
@@ -21,15 +21,19 @@ HEED_NAMESPACE_BEGIN
 /// d_c].
 template <typename Scalar>
 struct latent_weights {
-  rows<Scalar> w_uk, w_uv;
-  index num_heads = 0, rope_dim = 0;
+  rows<Scalar> w_uk;    ///< [H * d_nope, d_c]: latent to keys
+  rows<Scalar> w_uv;    ///< [H * d_v, d_c]: latent to values
+  index num_heads = 0;  ///< H
+  index rope_dim = 0;   ///< d_r: the width of the rotated key that all heads share
 
+  /// The width of the latent vector.
   index d_c() const { return w_uk.cols(); }
-  /// Throw std::invalid_argument where num_heads does not divide the rows.
+  /// The width of a head's plain key. Throws std::invalid_argument where num_heads does not divide the rows of w_uk.
   index d_nope() const {
     detail::check_multiple("latent_weights", "w_uk", w_uk.rows(), "rows", "num_heads", num_heads);
     return w_uk.rows() / num_heads;
   }
+  /// The width of a head's value. Throws std::invalid_argument where num_heads does not divide the rows of w_uv.
   index d_v() const {
     detail::check_multiple("latent_weights", "w_uv", w_uv.rows(), "rows", "num_heads", num_heads);
     return w_uv.rows() / num_heads;
@@ -88,6 +92,13 @@ void copy_columns(const matrix_view<From>& from, const matrix_view<Scalar>& to) 
 /// query n_q x (H * (d_nope + rope_dim)), each head its plain part and then its rotated part; latent n_kv x (d_c + rope_dim), the
 /// latent and then the rotated key -> n_q x (H * d_v). An absent scale is 1 / sqrt(d_nope + rope_dim). half and bfloat16 are summed up
 /// in float. Throws std::invalid_argument where sizes do not fit.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4, 8};  // 4 heads of 16; d_c = 32, rope_dim 8
+/// const rows query = rows::Random(3, 4 * (16 + 8)), latent = rows::Random(10, 32 + 8);
+/// const rows out = heed::latent_attention(query, latent, w);  // 3 x 64
+/// @endcode
 template <typename Query, typename Latent, typename Scalar, typename... Terms>
 rows<Scalar> latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w,
                               const attention_options& options = {}, const Terms&... terms) {
@@ -119,7 +130,14 @@ rows<Scalar> latent_attention(const Query& query, const Latent& latent, const la
 }
 
 /// Latent attention with every head's keys and values expanded: fewer operations when there are many queries, as in a prompt.
-/// Arguments and answer as those of latent_attention.
+/// Arguments and result as those of latent_attention.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4, 8};  // 4 heads of 16; d_c = 32, rope_dim 8
+/// const rows query = rows::Random(3, 4 * (16 + 8)), latent = rows::Random(10, 32 + 8);
+/// assert((heed::expanded_latent_attention(query, latent, w) - heed::latent_attention(query, latent, w)).norm() < 1e-3f);
+/// @endcode
 template <typename Query, typename Latent, typename Scalar, typename... Terms>
 rows<Scalar> expanded_latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w,
                                        const attention_options& options = {}, const Terms&... terms) {

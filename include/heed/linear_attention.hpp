@@ -10,7 +10,7 @@
 HEED_NAMESPACE_BEGIN
 
 // Attention without the softmax: a state S, d_k x d_v, sums the outer products of keys and values, and a query reads it. Time is O(n),
-// and the state is all that has to be kept of the past. One family, told apart by its terms:
+// and the state is all that has to be kept of the past. One family, which differ in their terms:
 //
 //   no term                        causal linear attention; with feature_map and normalise that of Katharopoulos et al. 2020
 //   log_gate, one number a head    RetNet (retention_log_gates; Sun et al. 2023)
@@ -22,8 +22,8 @@ HEED_NAMESPACE_BEGIN
 // Terms follow the options in any order. They look at the caller's memory and have the scalar of the state.
 
 /// The natural logarithm of the decay that the state takes before each token: S = diag(exp(g)) S. Sizes [batch, num_kv_heads, T, d_k]
-/// are each 1 (the same for all) or the call's own. -infinity forgets what the state holds, a NaN too; a gate that is NaN makes what
-/// it scales NaN; a positive number is refused. An entry of a state that decays counts as 0 below the smallest normal number.
+/// are each 1 (the same for all) or the call's own. -infinity forgets the state, a NaN in it too; a gate that is NaN makes
+/// all that it scales NaN; a positive number is refused. An entry of a state that decays counts as 0 below the smallest normal number.
 template <typename Scalar>
 detail::log_gate_term<std::remove_const_t<Scalar>> log_gate(const tensor_view<Scalar>& gates) {
   return {gates};
@@ -92,6 +92,13 @@ void recurrent_multi_head_linear_attention_into(const tensor_view<Query>& query,
 
 /// Linear attention of one head: query T x d_k, key T x d_k, value T x d_v -> T x d_v. Throws std::invalid_argument where sizes do not
 /// fit.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(100, 16);
+/// const Eigen::MatrixXf log_gates = Eigen::MatrixXf::Constant(100, 1, -0.1f);  // a decay of exp(-0.1) a token
+/// Eigen::MatrixXf state = Eigen::MatrixXf::Zero(16, 16);                        // is left ready for the next tokens
+/// const auto out = heed::linear_attention(x, x, x, {}, heed::log_gate(log_gates), heed::carry(state));
+/// @endcode
 template <typename Query, typename Key, typename Value, typename... Terms>
 auto linear_attention(const Query& query, const Key& key, const Value& value, const linear_attention_options& options = {},
                       const Terms&... terms) {

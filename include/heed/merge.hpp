@@ -11,7 +11,7 @@ HEED_NAMESPACE_BEGIN
 namespace detail {
 
 /// Adds a part to (out, lse), both over disjoint sets of keys: with m = max(lse_a, lse_b) and w = exp(lse - m), out = sum (w / sum w) out
-/// and lse = m + ln(sum w). A part that saw no key (lse = -infinity) has no say, whatever its output holds.
+/// and lse = m + ln(sum w). A part that saw no key (lse = -infinity) does not count, whatever its output holds.
 template <typename Out, typename Lse, typename PartOut, typename PartLse>
 void merge_part(Out& out, Lse& lse, const PartOut& part_out, const PartLse& part_lse) {
   using Scalar = typename Out::Scalar;
@@ -34,7 +34,7 @@ void merge_part(Out& out, Lse& lse, const PartOut& part_out, const PartLse& part
   }
 }
 
-/// The first part as what the others are added to: a row that saw no key is 0.
+/// The first part, to which the others are added: a row that saw no key is 0.
 template <typename Result>
 Result first_part(const Result& part) {
   check_equal("merge", "first part: lse", part.lse.size(), "its n_q", part.out.rows());
@@ -57,9 +57,17 @@ void add_part(Result& merged, const Result& part) {
 /// The attention of the same queries over all the keys of two disjoint parts, from each part's output and natural-log sum of
 /// exponentials (the recurrence of Dao et al. 2022, section 3.1, on finished parts).
 ///
-/// out n_q x Dv and lse n_q of each part. A part that saw no key is harmless; where both saw none the row is 0 and its lse -infinity.
+/// out n_q x Dv and lse n_q of each part. A part that saw no key changes nothing; where both saw none the row is 0 and its lse -infinity.
 /// Where two parts saw keys and one's lse is +infinity or NaN, the row and its lse are NaN. Count a sink in one part only. Throws
 /// std::invalid_argument where the parts have different sizes.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// const auto a = heed::attention_with_lse(query, key.topRows(4), value.topRows(4));
+/// const auto b = heed::attention_with_lse(query, key.bottomRows(6), value.bottomRows(6));
+/// assert((heed::merge(a, b).out - heed::attention(query, key, value)).norm() < 1e-5f);
+/// @endcode
 template <typename Scalar, int Dv>
 attention_result<Scalar, Dv> merge(const attention_result<Scalar, Dv>& a, const attention_result<Scalar, Dv>& b) {
   attention_result<Scalar, Dv> merged = detail::first_part(a);

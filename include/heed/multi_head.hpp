@@ -7,12 +7,22 @@ HEED_NAMESPACE_BEGIN
 
 /// Attention of every head of every batch entry, through strided views: [B,H,N,D], [B,N,H,D], slices of a packed tensor, strides of 0.
 ///
-/// query [B, H, n_q, Dk], key [B, H_kv, n_kv, Dk], value [B, H_kv, n_kv, Dv] -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {} where it
-/// is not wanted. Query head h reads key/value head h / (H / H_kv): H_kv = H is multi-head, 1 multi-query, between them grouped-query
+/// query [B, H, n_q, Dk], key [B, H_kv, n_kv, Dk], value [B, H_kv, n_kv, Dv] -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {} to
+/// leave it out. Query head h reads key/value head h / (H / H_kv): H_kv = H is multi-head, 1 multi-query, between them grouped-query
 /// attention (Ainslie et al. 2023). A row that sees no key is 0, its lse -infinity. Throws std::invalid_argument for sizes that do not
 /// fit together, H not a multiple of H_kv among them, and where out or lse overlaps itself, the other or anything that the call reads,
 /// before anything is written; out may be the columns of one matrix that query, key and value leave. Allocates nothing once `memory`
 /// has grown.
+///
+/// @code
+/// // 2 sequences of 16 queries and 32 keys; 8 heads on 2 key/value heads of 64
+/// std::vector<float> query(2 * 8 * 16 * 64, 1.0f), key(2 * 2 * 32 * 64, 1.0f), value(key), out(query.size());
+/// heed::workspace memory;
+/// heed::multi_head_attention_into(heed::bhnd(query.data(), 2, 8, 16, 64), heed::bhnd(key.data(), 2, 2, 32, 64),
+///                                 heed::bhnd(value.data(), 2, 2, 32, 64), heed::bhnd(out.data(), 2, 8, 16, 64),
+///                                 {}, heed::attention_options(), memory);
+/// assert(std::abs(out.back() - 1) < 1e-6f);
+/// @endcode
 template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void multi_head_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
                                const tensor_view<Scalar>& out, const tensor_view<Lse>& lse, const attention_options& options,
@@ -39,7 +49,7 @@ void reference_multi_head_attention_into(const tensor_view<Query>& query, const 
 }
 
 namespace detail {
-/// multi_head_attention by the name of the function that was called.
+/// multi_head_attention under the name of the function that was called.
 template <typename Query, typename Key, typename Value, typename... Terms>
 auto packed_attention(const char* name, const Query& query, const Key& key, const Value& value, index num_heads, index num_kv_heads,
                       const attention_options& options, index batch, const Terms&... terms) {
@@ -72,6 +82,12 @@ auto packed_attention(const char* name, const Query& query, const Key& key, cons
 ///
 /// query [batch * n_q, num_heads * Dk], key [batch * n_kv, num_kv_heads * Dk], value [batch * n_kv, num_kv_heads * Dv]
 /// -> [batch * n_q, num_heads * Dv]. Throws std::invalid_argument where sizes do not fit together.
+///
+/// @code
+/// using rows = heed::rows<float>;  // 16 tokens, 8 heads on 2 key/value heads of 64
+/// const rows query = rows::Random(16, 8 * 64), key = rows::Random(16, 2 * 64), value = rows::Random(16, 2 * 64);
+/// const rows out = heed::multi_head_attention(query, key, value, 8, 2);  // 16 x 512
+/// @endcode
 template <typename Query, typename Key, typename Value, typename... Terms>
 auto multi_head_attention(const Query& query, const Key& key, const Value& value, index num_heads, index num_kv_heads,
                           const attention_options& options = {}, index batch = 1, const Terms&... terms) {

@@ -13,21 +13,24 @@ class executor;
 /// starts from: `top_left` is j <= i, `bottom_right` is j <= i + n_kv - n_q (the last query sees the last key).
 enum class causal : unsigned char { none, top_left, bottom_right };
 
-/// What one call of attention means. An aggregate: C++20 users may write {.causal = heed::causal::bottom_right}.
+/// The options of one call of attention. An aggregate: C++20 users may write {.causal = heed::causal::bottom_right}.
 struct attention_options {
   /// Multiplies query . key. Absent: 1 / sqrt(head_dim). 0 is a literal 0 (every visible key weighs the same).
   std::optional<double> scale{};
+  /// Which keys a query sees by position.
   heed::causal causal = heed::causal::none;
-  /// Keys a query sees to the left and right of its own position, both ends inclusive; -1 is unbounded. The position is on the diagonal
-  /// of `causal`, and on the bottom-right diagonal when `causal` is none.
-  index window_left = -1, window_right = -1;
+  /// How many keys a query sees to the left of its own position, besides its own; -1 is unbounded. The position is on the diagonal of
+  /// `causal`, and on the bottom-right diagonal when `causal` is none.
+  index window_left = -1;
+  /// The same to the right.
+  index window_right = -1;
   /// s becomes softcap * tanh(s / softcap) after the scale and before biases and masks; 0 is off.
   double softcap = 0;
-  /// The instruction set to use; asking for one that this CPU lacks is an error.
+  /// The instruction set to use; one that this CPU lacks is an error.
   isa target = isa::automatic;
   /// How many threads may work on the call. The result is bitwise the same for every number.
   int threads = 1;
-  /// The caller's own pool, used instead of threads of the call's own; see executor.hpp. Not owned.
+  /// The caller's pool, used instead of new threads; see executor.hpp. Not owned.
   heed::executor* executor = nullptr;
 };
 

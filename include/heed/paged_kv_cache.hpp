@@ -12,6 +12,18 @@ HEED_NAMESPACE_BEGIN
 /// of their common prefix (Kwon et al. 2023). Stored is as for kv_cache. Invariant: a page belongs to as many sequences as its count
 /// says; a page that more than one holds is never written. A call that throws changes nothing. Appending allocates nothing where the
 /// table of the sequence has room (see reserve).
+///
+/// @code
+/// heed::paged_kv_cache<float> cache(16, 4, 2, 64, 64);  // 16 pages of 4 tokens; 2 key/value heads of 64
+/// std::vector<float> prompt(2 * 5 * 64, 0.5f), query(2 * 8 * 64, 0.1f), out(query.size());
+/// const heed::index first = cache.add_sequence();
+/// cache.append(first, heed::bhnd(prompt.data(), 1, 2, 5, 64), heed::bhnd(prompt.data(), 1, 2, 5, 64));
+/// const std::vector<heed::index> both{first, cache.fork(first)};  // the two share their pages
+/// assert(cache.free_pages() == 14);
+/// heed::workspace memory;
+/// heed::cached_attention_into(heed::bhnd(query.data(), 2, 8, 1, 64), cache.batch(both), heed::bhnd(out.data(), 2, 8, 1, 64), {},
+///                             heed::attention_options(), memory);
+/// @endcode
 template <typename Stored>
 class paged_kv_cache {
  public:
@@ -49,9 +61,13 @@ class paged_kv_cache {
     return *this;
   }
 
+  /// How many tokens a page holds.
   index page_rows() const { return page_rows_; }
+  /// How many key/value heads each sequence has.
   index num_kv_heads() const { return key_.heads; }
+  /// How many pages no sequence holds.
   index free_pages() const { return static_cast<index>(free_.size()); }
+  /// Bytes of keys, values and scales of all pages.
   index bytes() const { return key_.bytes() + value_.bytes(); }
 
   /// A new, empty sequence; returns its name.
@@ -127,7 +143,7 @@ class paged_kv_cache {
     }
   }
 
-  /// Forgets all but the first `length` tokens of sequence s; pages that nobody holds any more are free again.
+  /// Forgets all but the first `length` tokens of sequence s; pages that no sequence holds any more are free again.
   void truncate(index s, index length) {
     check_sequence("truncate", s);
     sequence& seq = at(s);
@@ -147,6 +163,7 @@ class paged_kv_cache {
   /// caller's list, as they are at each call, and owns neither.
   class batch_view {
    public:
+    /// The sequences of a cache, which must outlive the view. Throws std::invalid_argument for one that the cache does not have.
     batch_view(const paged_kv_cache& cache, const index_list& sequences) : cache_(cache), sequences_(sequences) {
       detail::check_list("paged_kv_cache::batch", "sequences", sequences);
       for (const index s : sequences) cache.check_sequence("batch", s);
@@ -173,6 +190,7 @@ class paged_kv_cache {
     const paged_kv_cache& cache_;
     index_list sequences_;
   };
+  /// These sequences as the batch of one call.
   batch_view batch(const index_list& sequences) const { return batch_view(*this, sequences); }
 
  private:

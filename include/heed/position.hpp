@@ -36,34 +36,36 @@ enum class rope_scaling : unsigned char {
   none,
   linear,  ///< positions divided by factor (Chen et al. 2023)
   ntk,     ///< base raised to base * factor^(d / (d - 2)), so that the slowest frequency is divided by factor
-  yarn,    ///< slow frequencies divided by factor, fast ones kept, a ramp between, and scores warmed (Peng et al. 2023)
-  llama3,  ///< as yarn's ramp in wavelengths, without the warming (the llama 3.1 reference code)
+  yarn,    ///< slow frequencies divided by factor, fast ones kept, a ramp between, and larger scores (Peng et al. 2023)
+  llama3,  ///< as yarn's ramp in wavelengths, with scores as they are (the llama 3.1 reference code)
   /// ntk by how far the sequence is past the training: base * (factor n / L - factor + 1)^(d / (d - 2)) for a sequence_length n above
-  /// L = original_length, and nothing up to it ("dynamic" in Hugging Face's transformers). Queries and keys that meet must be rotated
+  /// L = original_length, and nothing up to it ("dynamic" in Hugging Face's transformers). Queries and keys of one call must be rotated
   /// for the same n.
   dynamic_ntk
 };
 
 /// Rotary position embedding (Su et al. 2021). An aggregate; the defaults are the paper's.
 struct rope_options {
-  double base = 10000;
-  /// How many of a head's elements turn, an even number; the rest pass. 0: all of them.
+  double base = 10000;  ///< pair c of d / 2 turns by base^(-2 c / d) radians a position
+  /// How many of a head's elements turn, an even number; the rest stay as they are. 0: all of them.
   index rotary_dim = 0;
-  rope_layout layout = rope_layout::half_split;
-  rope_scaling scaling = rope_scaling::none;
+  rope_layout layout = rope_layout::half_split;       ///< which elements turn together
+  rope_scaling scaling = rope_scaling::none;          ///< how the frequencies are changed for long contexts
   double factor = 1;                                 ///< how many times longer the context is than in training (all scalings)
   double original_length = 8192;                     ///< the context length of the training (yarn, llama3, dynamic_ntk)
-  double beta_fast = 32, beta_slow = 1;              ///< turns over original_length between which yarn ramps
-  double low_freq_factor = 1, high_freq_factor = 4;  ///< the same ramp for llama3
+  double beta_fast = 32;       ///< turns over original_length from which on yarn keeps a frequency
+  double beta_slow = 1;        ///< turns over original_length up to which yarn divides a frequency by factor
+  double low_freq_factor = 1;  ///< as beta_slow, for llama3
+  double high_freq_factor = 4; ///< as beta_fast, for llama3
   /// Whether yarn's ramp begins and ends at whole pairs, rounded outwards, as in the paper's code; gpt-oss does not round.
   bool truncate = true;
   index sequence_length = 0;  ///< how many tokens the sequence has, 1 or more (dynamic_ntk)
 };
 
-/// What a rotation needs: an angle per position and pair is position * frequencies(pair); yarn also multiplies q and k by `magnitude`.
+/// The parameters of a rotation: the angle of a pair is position * frequencies(pair); yarn also multiplies q and k by `magnitude`.
 struct rope_frequencies_result {
-  row_vector<double> frequencies;  // rotary_dim / 2, radians per position
-  double magnitude = 1;
+  row_vector<double> frequencies;  ///< rotary_dim / 2 numbers, in radians per position
+  double magnitude = 1;            ///< the factor on q and k; 1 but for yarn
 };
 
 namespace detail {
@@ -71,7 +73,7 @@ inline void check_layout(const char* function, rope_layout layout) {
   if (layout > rope_layout::interleaved)
     fail_with("heed::", function, ": layout must be half_split or interleaved, but is ", int(layout));
 }
-/// The numbers of a ramp are looked at where the scaling has one.
+/// The parameters of a ramp are checked where the scaling has one.
 inline void check_rope(const char* function, index head_dim, const rope_options& options) {
   const index rotary = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
   if (rotary < 0 || rotary > head_dim || rotary % 2 != 0)
@@ -163,8 +165,8 @@ class rope {
 }  // namespace detail
 
 /// The frequencies base^(-2c / rotary_dim) of a head of head_dim elements, scaled as the options say.
-/// Throws std::invalid_argument for a rotary_dim that is odd or larger than head_dim, and where base, factor, or what the scaling
-/// uses, is not positive and finite, yarn's base not more than 1, beta_slow not less than beta_fast, low_freq_factor not less than
+/// Throws std::invalid_argument for a rotary_dim that is odd or larger than head_dim, and where base, factor or a parameter of the scaling
+/// is not positive and finite, yarn's base not more than 1, beta_slow not less than beta_fast, low_freq_factor not less than
 /// high_freq_factor or dynamic_ntk's sequence_length less than 1.
 inline rope_frequencies_result rope_frequencies(index head_dim, const rope_options& options = {}) {
   const detail::rope rope("rope_frequencies", head_dim, options);
@@ -208,8 +210,17 @@ void rotate_token(const tensor_view<Scalar>& x, index b, index i, index first, i
 
 /// Rotates every head of x [B, H, n, d] in place with tables of cosines and sines that are given: cos and sin are [positions,
 /// rotary_dim / 2] and token i of batch entry b takes row positions(b * n + i) of them. The rotary_dim is twice the tables' columns;
-/// elements behind it pass. Throws std::invalid_argument where the sizes do not fit together, a position is not in the tables, or x
+/// elements past it stay as they are. Throws std::invalid_argument where the sizes do not fit together, a position is not in the tables, or x
 /// overlaps the tables, the positions or itself.
+///
+/// @code
+/// heed::rows<float> query = heed::rows<float>::Random(3, 64);  // one head, tokens 5, 6 and 7 of a sequence
+/// const std::vector<heed::index> positions{5, 6, 7};
+/// const Eigen::VectorXd frequencies = heed::rope_frequencies(64).frequencies;
+/// const Eigen::MatrixXd angles = Eigen::VectorXd::LinSpaced(16, 0, 15) * frequencies.transpose();
+/// heed::rotate_into(heed::writable_view(query), angles.array().cos().matrix().cast<float>(),
+///                   angles.array().sin().matrix().cast<float>(), positions, heed::rope_layout::half_split);
+/// @endcode
 template <typename Scalar, typename Cos, typename Sin>
 void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
                  const index_list& positions, rope_layout layout = rope_layout::half_split) {
@@ -238,9 +249,14 @@ void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos,
     }
 }
 
-/// Rotary position embedding of every head of x [B, H, n, d] in place; token i of every batch entry stands at first_position + i.
+/// Rotary position embedding of every head of x [B, H, n, d] in place; token i of every batch entry has position first_position + i.
 /// Apply it to queries and keys before attention; angles are computed in double. Throws as rope_frequencies does,
 /// for positions that no index can hold, and where x overlaps itself. Allocates nothing.
+///
+/// @code
+/// heed::rows<float> query = heed::rows<float>::Random(10, 64);  // one head
+/// heed::apply_rope(heed::writable_view(query));
+/// @endcode
 template <typename Scalar>
 void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {}, index first_position = 0) {
   using Acc = accumulator_t<Scalar>;

@@ -15,14 +15,15 @@ HEED_NAMESPACE_BEGIN
 /// The three projections of a sequence: query = X W_Q, key = X W_K, value = X W_V.
 template <typename Scalar, int Dq = Eigen::Dynamic, int Dk = Eigen::Dynamic, int Dv = Eigen::Dynamic>
 struct qkv {
+  /// Room for n tokens.
   qkv(index n, index d_q, index d_k, index d_v) : query(n, d_q), key(n, d_k), value(n, d_v) {}
-  rows<Scalar, Dq> query;
-  rows<Scalar, Dk> key;
-  rows<Scalar, Dv> value;
+  rows<Scalar, Dq> query;  ///< n x d_q
+  rows<Scalar, Dk> key;    ///< n x d_k
+  rows<Scalar, Dv> value;  ///< n x d_v
 };
 
 namespace detail {
-/// x and one weight at the door, both of one scalar type.
+/// x and one weight must have one scalar type.
 template <typename X, typename Weight>
 constexpr void check_projection_types() {
   static_assert(is_eigen<X> && is_eigen<Weight>, "x and the weights must be Eigen matrices, Maps, blocks or expressions");
@@ -51,7 +52,7 @@ struct projection_inputs {
   input<scalar, Weight> weight;
 };
 
-// The projections by the name of the function that was called.
+// The projections under the name of the function that was called.
 template <typename X, typename Weight, typename Out>
 void project_one(const char* name, const X& x, const Weight& weight, Out&& out, const attention_options& options, workspace& memory) {
   using Scalar = typename X::Scalar;
@@ -105,7 +106,7 @@ auto projected_qkv(const char* name, const X& x, const Wq& w_q, const Wk& w_k, c
 }
 }  // namespace detail
 
-/// X W, a linear layer without bias, into the caller's own memory: x n x d_model, weight d_model x d_out -> out n x d_out.
+/// X W, a linear layer without bias, into the caller's memory: x n x d_model, weight d_model x d_out -> out n x d_out.
 ///
 /// Of the options, target, threads and executor matter; the result is bitwise the same for every number of threads. half and bfloat16
 /// are summed up in float and rounded once. out must have its size already. Throws std::invalid_argument for sizes that do not fit
@@ -125,6 +126,11 @@ index project_workspace_bytes(const X& x, const Weight& weight, const attention_
 
 /// X W, a linear layer without bias: x n x d_model, weight d_model x d_out -> n x d_out. See project_into.
 /// Throws std::invalid_argument where x's columns are not weight's rows.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 32), weight = heed::rows<float>::Random(32, 16);
+/// const heed::rows<float> out = heed::project(x, weight);  // 10 x 16
+/// @endcode
 template <typename X, typename Weight>
 auto project(const X& x, const Weight& weight, const attention_options& options = {}) {
   return detail::projected("project", x, weight, options);
@@ -132,6 +138,12 @@ auto project(const X& x, const Weight& weight, const attention_options& options 
 
 /// Q = X W_Q, K = X W_K, V = X W_V, without bias: x n x d_model, w_q d_model x d_q, w_k d_model x d_k, w_v d_model x d_v.
 /// x is read once for all three. Throws std::invalid_argument where the sizes do not fit together. See project_into.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 32), w = heed::rows<float>::Random(32, 16);
+/// const auto layer = heed::project_qkv(x, w, w, w);
+/// assert(layer.query.rows() == 10 && layer.value.cols() == 16);
+/// @endcode
 template <typename X, typename Wq, typename Wk, typename Wv>
 auto project_qkv(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options = {}) {
   return detail::projected_qkv("project_qkv", x, w_q, w_k, w_v, options);
@@ -141,6 +153,13 @@ auto project_qkv(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const 
 ///
 /// x n x d_model, w_q and w_k d_model x d_k, w_v d_model x d_v -> n x d_v. Throws std::invalid_argument where the sizes do not fit
 /// together.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 32), w = heed::rows<float>::Random(32, 16);
+/// heed::attention_options options;
+/// options.causal = heed::causal::top_left;
+/// const heed::rows<float> out = heed::self_attention(x, w, w, w, options);  // 10 x 16
+/// @endcode
 template <typename X, typename Wq, typename Wk, typename Wv, typename... Terms>
 auto self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options = {},
                     const Terms&... terms) {
@@ -150,6 +169,11 @@ auto self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, con
 }
 
 /// Self-attention of `batch` sequences of one length, one below the other: x [batch * n, d_model] -> [batch * n, d_v].
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(3 * 10, 32), w = heed::rows<float>::Random(32, 16);
+/// const heed::rows<float> out = heed::self_attention_batch(x, 3, w, w, w);  // 30 x 16: three sequences of 10
+/// @endcode
 template <typename X, typename Wq, typename Wk, typename Wv, typename... Terms>
 auto self_attention_batch(const X& x, index batch, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options = {},
                           const Terms&... terms) {
@@ -164,6 +188,12 @@ auto self_attention_batch(const X& x, index batch, const Wq& w_q, const Wk& w_k,
 /// x [batch * n, d_model], w_q d_model x (num_heads * d_k), w_k d_model x (num_kv_heads * d_k), w_v d_model x (num_kv_heads * d_v),
 /// w_o (num_heads * d_v) x d_out -> [batch * n, d_out]. Head h is columns [h * d, (h + 1) * d) of a projection. A row that sees no key
 /// is 0. Throws std::invalid_argument where the sizes do not fit together.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows x = rows::Random(10, 32), w_q = rows::Random(32, 4 * 8), w_kv = rows::Random(32, 2 * 8), w_o = rows::Random(4 * 8, 32);
+/// const rows out = heed::multi_head_self_attention(x, w_q, w_kv, w_kv, w_o, 4, 2);  // 4 heads on 2; 10 x 32
+/// @endcode
 template <typename X, typename Wq, typename Wk, typename Wv, typename Wo, typename... Terms>
 auto multi_head_self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const Wo& w_o, index num_heads,
                                index num_kv_heads, const attention_options& options = {}, index batch = 1, const Terms&... terms) {

@@ -56,6 +56,15 @@ problem<Scalar> make_ragged_problem(const char* function, const tensor_view<Quer
 /// (the cu_seqlens of other libraries, of 32 or 64 bits: one entry more than there are sequences, the first 0); a sequence may be
 /// empty. Causal and window count within the sequence. Throws std::invalid_argument for starts that fall, do not end at the number of
 /// rows or overlap an output, and as multi_head_attention_into does. Allocates nothing once `memory` has grown.
+///
+/// @code
+/// const std::vector<std::int32_t> starts{0, 3, 10};  // two sequences, of 3 and 7 tokens
+/// std::vector<float> x(4 * 10 * 64, 1.0f), out(x.size());
+/// const auto heads = heed::bhnd(x.data(), 1, 4, 10, 64);
+/// heed::workspace memory;
+/// heed::ragged_attention_into(heads, heads, heads, heed::bhnd(out.data(), 1, 4, 10, 64), {}, starts, starts,
+///                             heed::attention_options(), memory);
+/// @endcode
 template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
 void ragged_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
                            const tensor_view<Scalar>& out, const tensor_view<Lse>& lse, const index_list& query_starts,

@@ -64,6 +64,13 @@ void reference(const problem<Scalar, Stored>& p) {
 ///
 /// query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> n_q x Dv. A row that sees no key is 0. Throws std::invalid_argument for sizes that
 /// do not fit together and for options out of range.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// const auto exact = heed::reference_attention(query.cast<double>(), key.cast<double>(), value.cast<double>());
+/// assert((heed::attention(query, key, value).cast<double>() - exact).norm() < 1e-5);
+/// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename... Terms>
 auto reference_attention(const Query& query, const Key& key, const Value& value, const attention_options& options = {}, const Terms&... terms) {
   const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("reference_attention", query, key, value);

@@ -10,13 +10,13 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// What one call of the selective scan means.
+/// The options of the selective scan.
 struct selective_scan_options {
   /// The step is softplus(dt + bias) instead of dt + bias.
   bool softplus = false;
   /// How many threads may share out batch entries and groups. The result is bitwise the same for every number.
   int threads = 1;
-  /// The caller's own pool, used instead of threads of the call's own. Not owned.
+  /// The caller's pool, used instead of new threads. Not owned.
   heed::executor* executor = nullptr;
 };
 
@@ -66,6 +66,7 @@ template <typename Scalar>
 detail::skip_term<std::remove_const_t<Scalar>> skip(const tensor_view<Scalar>& d) {
   return {d};
 }
+/// The same from an Eigen vector, for every batch entry and group.
 template <typename Vector>
 detail::skip_term<typename Vector::Scalar> skip(const Eigen::DenseBase<Vector>& d) {
   return {detail::channel_view(d)};
@@ -76,6 +77,7 @@ template <typename Scalar>
 detail::step_bias_term<std::remove_const_t<Scalar>> step_bias(const tensor_view<Scalar>& bias) {
   return {bias};
 }
+/// The same from an Eigen vector, for every batch entry and group.
 template <typename Vector>
 detail::step_bias_term<typename Vector::Scalar> step_bias(const Eigen::DenseBase<Vector>& bias) {
   return {detail::channel_view(bias)};
@@ -86,6 +88,7 @@ template <typename Scalar>
 detail::silu_gate_term<std::remove_const_t<Scalar>> silu_gate(const tensor_view<Scalar>& z) {
   return {z};
 }
+/// The same from an Eigen matrix, for one batch entry and group.
 template <typename Derived>
 detail::silu_gate_term<typename Derived::Scalar> silu_gate(const Eigen::DenseBase<Derived>& z) {
   return {view(z)};
@@ -136,7 +139,7 @@ selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& 
   return given;
 }
 
-/// selective_scan_into by the name of the function that was called.
+/// selective_scan_into under the name of the function that was called.
 template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar, typename... Terms>
 void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a,
                         const tensor_view<B>& b, const tensor_view<C>& c, const tensor_view<Scalar>& out,
@@ -221,6 +224,12 @@ index selective_scan_workspace_bytes(const tensor_view<U>& u, const tensor_view<
 }
 
 /// The same for one sequence: u and dt T x channels, a channels x d_state, b and c T x d_state -> T x channels.
+///
+/// @code
+/// const heed::rows<float> u = heed::rows<float>::Random(20, 8), dt = heed::rows<float>::Constant(20, 8, 0.1f);
+/// const heed::rows<float> a = heed::rows<float>::Constant(8, 4, -1.0f), b = heed::rows<float>::Random(20, 4);
+/// const auto out = heed::selective_scan(u, dt, a, b, b);  // 20 x 8
+/// @endcode
 template <typename U, typename Dt, typename A, typename B, typename C, typename... Terms>
 auto selective_scan(const U& u, const Dt& dt, const A& a, const B& b, const C& c, const selective_scan_options& options = {},
                     const Terms&... terms) {

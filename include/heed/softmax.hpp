@@ -10,8 +10,14 @@ HEED_NAMESPACE_BEGIN
 
 /// softmax(scale * scores) along each row, with the row's maximum subtracted before the exponential so that nothing overflows.
 ///
-/// scores n_q x n_kv -> n_q x n_kv; every row sums to 1. A score of -infinity has weight 0; a row of nothing else, or of no columns,
+/// scores n_q x n_kv -> n_q x n_kv; every row sums to 1. A score of -infinity has weight 0; a row of only those, or of no columns,
 /// is 0. Throws std::invalid_argument for a scale that is not finite, or not 0 but out of the range of the scores' type.
+///
+/// @code
+/// const Eigen::MatrixXf scores = Eigen::MatrixXf::Random(6, 10);
+/// const auto weights = heed::scaled_softmax(scores, 0.125);
+/// assert(std::abs(weights.row(0).sum() - 1) < 1e-5f);
+/// @endcode
 template <typename Scores>
 auto scaled_softmax(const Scores& scores, double scale = 1) {
   static_assert(detail::is_eigen<Scores>, "scaled_softmax takes an Eigen matrix or expression");

@@ -19,7 +19,7 @@ rows<Acc> load_rows(const stored_rows<Stored>& stored, index first, index count)
   return loaded;
 }
 
-/// Attention a tile at a time: what is kept of the keys seen so far is, for each query row, the largest score, the sum of exp(s - max) and
+/// Attention a tile at a time: of the keys seen so far it keeps, for each query row, the largest score, the sum of exp(s - max) and
 /// the mean of the values under these weights. A new tile with a larger maximum rescales the sum by exp(max_old - max_new), and the mean
 /// gives way by as much as the tile adds to it, so no n_q x n_kv matrix ever exists (Milakov and Gimelshein 2018, algorithm 3; Dao et al.
 /// 2022, algorithm 1, which divides after each tile too: a mean overflows no sooner than the values).
@@ -67,7 +67,7 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
         }
         if (sum(i) == Acc(0)) continue;
         out.row(i) *= Acc(before / sum(i));
-        for (const index j : seen)  // a hidden pair is skipped: 0 times a NaN behind the mask would be NaN
+        for (const index j : seen)  // a hidden pair is skipped: 0 times a masked NaN would be NaN
           out.row(i) += dropped(score, Acc(weights(i, j) / sum(i)), i0 + i, j0 + j) * value.row(j);
       }
     }
@@ -93,6 +93,11 @@ void streaming(const problem<Scalar, Stored>& p) {
 ///
 /// query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> n_q x Dv. A row that sees no key is 0. Throws std::invalid_argument for sizes that
 /// do not fit together and for options out of range.
+///
+/// @code
+/// const heed::rows<long double> x = heed::rows<long double>::Random(20, 8);
+/// const heed::rows<long double> out = heed::streaming_attention(x, x, x);
+/// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename... Terms>
 auto streaming_attention(const Query& query, const Key& key, const Value& value, const attention_options& options = {}, const Terms&... terms) {
   const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("streaming_attention", query, key, value);

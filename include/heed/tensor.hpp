@@ -18,11 +18,11 @@ namespace detail {
 template <typename Derived>
 std::true_type derives_from_eigen(const Eigen::EigenBase<Derived>*);
 std::false_type derives_from_eigen(const void*);
-/// Any Eigen type, those too that derive from another (the head of a vector is a VectorBlock, which is a Block).
+/// Any Eigen type, also one that derives from another (the head of a vector is a VectorBlock, which is a Block).
 template <typename T>
 constexpr bool is_eigen = decltype(derives_from_eigen(static_cast<std::decay_t<T>*>(nullptr)))::value;
 
-/// What the elements of a container are that lie one after the other; void: they do not, or it has none.
+/// The type of a container's elements, which are one after the other in memory; void: they are not, or it has none.
 template <typename Container, typename = void>
 struct element_of {
   using type = void;
@@ -40,10 +40,12 @@ struct element_of<Container, std::void_t<decltype(*std::declval<const Container&
 };
 }  // namespace detail
 
-/// Looks at the caller's list of indices: a std::vector, std::array or Eigen vector of integers of 32 bits (std::int32_t, as
+/// A view of the caller's list of indices: a std::vector, std::array or Eigen vector of integers of 32 bits (std::int32_t, as
 /// cu_seqlens are elsewhere) or 64 (heed::index). It does not own them. An empty one has no data.
 struct index_list {
+  /// A list of no indices.
   index_list() = default;
+  /// The list that a container holds.
   template <typename Container>
   index_list(const Container& container) {
     using Element = typename detail::element_of<Container>::type;
@@ -57,31 +59,39 @@ struct index_list {
       width = index{sizeof(Element)};
     }
   }
+  /// Refused, with a sentence: a list in braces may end before it is read.
   template <typename Integer, typename = std::enable_if_t<std::is_integral<Integer>::value>>
   index_list(std::initializer_list<Integer>) {
     static_assert(sizeof(Integer) == 0,
-                  "a list of indices in braces may end before it is looked at: make it a std::vector, std::array or Eigen vector");
+                  "a list of indices in braces may end before it is read: make it a std::vector, std::array or Eigen vector");
   }
 
+  /// Index i of the list.
   index operator[](index i) const { return width == index{sizeof(std::int32_t)} ? read<std::int32_t>(i) : read<std::int64_t>(i); }
 
+  /// For range-based loops.
   struct iterator {
+    /// The index here.
     index operator*() const { return (*list)[at]; }
+    /// Goes to the next one.
     iterator& operator++() {
       ++at;
       return *this;
     }
+    /// Whether two iterators of a list are at different places.
     bool operator!=(const iterator& other) const { return at != other.at; }
 
-    const index_list* list;
-    index at;
+    const index_list* list;  ///< the list
+    index at;                ///< the place in it
   };
+  /// The first place.
   iterator begin() const { return {this, 0}; }
+  /// The place after the last.
   iterator end() const { return {this, size}; }
 
-  const void* data = nullptr;
-  index size = 0;
-  index width = sizeof(index);  // bytes of an element
+  const void* data = nullptr;   ///< the first element; null: none
+  index size = 0;               ///< how many indices there are
+  index width = sizeof(index);  ///< bytes of an element
 
  private:
   // An integer of 64 bits has several names, and a pointer to one may not look at another.
@@ -93,23 +103,33 @@ struct index_list {
   }
 };
 
-/// A strided view of a matrix that somebody else owns.
+/// A strided view of a matrix; it does not own it.
 template <typename Scalar>
 struct matrix_view {
-  Scalar* data = nullptr;
-  index rows = 0, cols = 0, row_stride = 0, col_stride = 1;
+  Scalar* data = nullptr;  ///< element (0, 0)
+  index rows = 0;          ///< how many rows
+  index cols = 0;          ///< how many columns
+  index row_stride = 0;    ///< elements from a row to the next
+  index col_stride = 1;    ///< elements from a column to the next
 
+  /// Element (i, c).
   Scalar& operator()(index i, index c) const { return data[i * row_stride + c * col_stride]; }
 };
 
-/// A strided view of a [batch, heads, rows, cols] tensor that somebody else owns. Strides count elements, may be 0 (the same values
+/// A strided view of a [batch, heads, rows, cols] tensor; it does not own it. Strides count elements, may be 0 (the same values
 /// again: broadcast) and are free in order, so [B,H,N,D], [B,N,H,D], a slice of a packed QKV matrix or a single Eigen matrix are all
 /// views. A view of `const Scalar` reads; a view of `Scalar` may be written through.
 template <typename Scalar>
 struct tensor_view {
-  Scalar* data = nullptr;
-  index batch = 0, heads = 0, rows = 0, cols = 0;
-  index batch_stride = 0, head_stride = 0, row_stride = 0, col_stride = 1;
+  Scalar* data = nullptr;  ///< element (0, 0, 0, 0)
+  index batch = 0;         ///< how many batch entries
+  index heads = 0;         ///< how many heads
+  index rows = 0;          ///< how many rows: tokens
+  index cols = 0;          ///< how many columns: head_dim
+  index batch_stride = 0;  ///< elements from a batch entry to the next
+  index head_stride = 0;   ///< elements from a head to the next
+  index row_stride = 0;    ///< elements from a row to the next
+  index col_stride = 1;    ///< elements from a column to the next
 
   /// A writable view is also a readable one.
   operator tensor_view<const Scalar>() const {
@@ -119,6 +139,7 @@ struct tensor_view {
   matrix_view<Scalar> head(index b, index h, index first, index count) const {
     return {data + b * batch_stride + h * head_stride + first * row_stride, count, cols, row_stride, col_stride};
   }
+  /// Element (b, h, i, c).
   Scalar& operator()(index b, index h, index i, index c) const {
     return data[b * batch_stride + h * head_stride + i * row_stride + c * col_stride];
   }
@@ -132,6 +153,12 @@ tensor_view<Scalar> bhnd(Scalar* data, index batch, index heads, index length, i
 }
 
 /// A dense tensor in the order [batch, length, heads, dim].
+///
+/// @code
+/// std::vector<float> numbers(2 * 10 * 4 * 64);
+/// const auto heads = heed::bnhd(numbers.data(), 2, 10, 4, 64);  // 2 sequences of 10 tokens with 4 heads of 64
+/// assert(&heads(1, 2, 3, 0) == &numbers[((1 * 10 + 3) * 4 + 2) * 64]);
+/// @endcode
 template <typename Scalar>
 tensor_view<Scalar> bnhd(Scalar* data, index batch, index length, index heads, index dim) {
   detail::product("bnhd", "batch * length * heads * dim", {batch, length, heads, dim});
@@ -147,7 +174,7 @@ constexpr bool has_memory = (int(Eigen::internal::traits<std::decay_t<T>>::Flags
   fail_with("heed::", function, ": ", what, ": ", negative ? "sizes must not be negative, but are " : "a null pointer to ", batch,
             " x ", heads, " x ", rows, " x ", cols, negative ? "" : " numbers");
 }
-/// A view that a caller has filled in by hand must be one of something.
+/// A view that a caller has filled in by hand must have sizes and memory.
 template <typename Scalar>
 void check_view(const char* function, const char* what, const tensor_view<Scalar>& view) {
   if ((view.batch | view.heads | view.rows | view.cols) < 0 ||
@@ -159,7 +186,7 @@ inline void check_list(const char* function, const char* what, const index_list&
     fail_with("heed::", function, ": ", what, ": a list of ", list.size, " entries at ", list.data ? "an" : "a null", " address");
 }
 
-/// Whether a view is {}, which says that there is none. One of no numbers is another thing: it has a size that can be wrong.
+/// Whether a view is {}, which means that there is none. An empty view is not: it has a size that can be wrong.
 template <typename Scalar>
 bool is_none(const tensor_view<Scalar>& view) {
   return !view.data && view.batch == 0 && view.heads == 0 && view.rows == 0 && view.cols == 0;
@@ -177,13 +204,13 @@ matrix_view<Scalar> broadcast_head(const tensor_view<Scalar>& view, index b, ind
 /// One Eigen matrix, Map, block or transpose as a tensor of one batch entry and one head: no copy, any strides.
 template <typename Derived>
 auto view(const Eigen::DenseBase<Derived>& matrix) -> tensor_view<const typename Derived::Scalar> {
-  static_assert(detail::has_memory<Derived>, "this expression has no memory to look at: evaluate it into a matrix first");
+  static_assert(detail::has_memory<Derived>, "this expression has no memory: evaluate it into a matrix first");
   const Derived& m = matrix.derived();
   return {m.data(), 1, 1, m.rows(), m.cols(), 0, 0, m.rowStride(), m.colStride()};
 }
 
 namespace detail {
-/// What lies in memory must not lie at a null pointer; an expression cannot be asked.
+/// A matrix that has memory must not have it at a null pointer; an expression has none.
 template <typename Derived>
 void check_memory(const char* function, const char* what, const Eigen::DenseBase<Derived>& matrix) {
   if constexpr (has_memory<Derived>) check_view(function, what, view(matrix));
@@ -198,8 +225,14 @@ auto writable_view(Out&& matrix) -> tensor_view<typename std::decay_t<Out>::Scal
   return {matrix.data(), 1, 1, matrix.rows(), matrix.cols(), 0, 0, matrix.rowStride(), matrix.colStride()};
 }
 
-/// The layout that a projection leaves: columns [h * dim, (h + 1) * dim) of row b * length + i are head h of token i of sequence b.
+/// The layout of a projection's output: columns [h * dim, (h + 1) * dim) of row b * length + i are head h of token i of sequence b.
 /// Throws std::invalid_argument where the rows are not a multiple of batch, or the columns not of heads.
+///
+/// @code
+/// const heed::rows<float> packed = heed::rows<float>::Random(2 * 10, 4 * 64);
+/// const auto heads = heed::split_heads(heed::view(packed), 4, 2);
+/// assert(heads(1, 2, 3, 0) == packed(10 + 3, 2 * 64));
+/// @endcode
 template <typename Scalar>
 tensor_view<Scalar> split_heads(const tensor_view<Scalar>& packed, index heads, index batch = 1) {
   detail::check_multiple("split_heads", "packed", packed.cols, "columns", "heads", heads);

@@ -13,9 +13,9 @@
 
 HEED_NAMESPACE_BEGIN
 
-// What may follow the options of a call, in any order, each at most once:
+// The terms that may follow the options of a call, in any order, each at most once:
 //   attention(query, key, value, options, keep(mask), alibi(slopes))
-// A term looks at the caller's memory; it does not own it. Its sizes must be those of the call, an empty one's too; when(given, term)
+// A term views the caller's memory; it does not own it. Its sizes must be those of the call, also if it is empty; when(given, term)
 // leaves a term out at run time.
 // Masks compose by AND, with each other and with causal and window.
 
@@ -35,7 +35,7 @@ struct alibi_tag;
 struct sinks_tag;
 struct logit_scales_tag;
 
-// A term of a batch of `view.batch` entries that is said to repeat serves a call of `times` as many.
+// A term of `view.batch` batch entries that repeats serves a call of `times` as many.
 struct keep_term {
   tensor_view<const bool> view;
   index times = 1;
@@ -87,7 +87,7 @@ void run_mask_function(const void* context, size b, size h, const visible_block<
   const Function& function = *static_cast<const mask_function_term<Function>*>(context)->function;
   hide(block, [&](size i, size j) { return bool(function(b, h, i, j)); });
 }
-/// What a term of [batch, heads, ...], each 1, the call's own or, of the batch, repeated, says to head (b, h).
+/// The part of head (b, h) in a term of [batch, heads, ...], each 1 or the call's own; the batch may also repeat.
 template <typename Scalar>
 matrix_view<Scalar> term_head(const tensor_view<Scalar>& view, size b, size h) {
   return broadcast_head(view, b % view.batch, h);
@@ -117,7 +117,7 @@ struct terms {
   const block_mask* blocks = nullptr;           // of the call
   const block_mask* function_blocks = nullptr;  // of its mask function
   dropout_term dropout;
-  // What runs the terms that work on whole blocks. Of a term that no call gives, nothing is compiled.
+  // The hooks of the terms that work on whole blocks. Of a term that no call has, nothing is compiled.
   pair_hook<Acc> score_function, mask_function, bits_mask, bytes_mask, weight_dropout;
 
   void add(const keep_term& term) { keep = term; }
@@ -164,7 +164,7 @@ struct terms {
   const block_mask* sparse() const { return function_blocks ? function_blocks : blocks; }
 };
 
-// Two functions for one purpose have two types, but say one thing; so do two masks.
+// Two functions for one purpose are two types, but one term; so are two masks.
 template <>
 struct purpose_of<keep_bytes_term> {
   using type = keep_term;
@@ -180,7 +180,7 @@ struct purpose_of<mask_function_term<Function>> {
 template <typename Tag, typename Vector>
 head_term<typename Vector::Scalar, Tag> make_head_term(const Vector& values) {
   static_assert(is_eigen<Vector> && has_memory<Vector> && bool(Vector::IsVectorAtCompileTime), "this term takes an Eigen vector");
-  static_assert(int(Vector::InnerStrideAtCompileTime) == 1, "this term takes a vector whose elements lie side by side");
+  static_assert(int(Vector::InnerStrideAtCompileTime) == 1, "this term takes a vector whose elements are side by side in memory");
   return {values.data(), values.size()};
 }
 }  // namespace detail
@@ -188,20 +188,30 @@ head_term<typename Vector::Scalar, Tag> make_head_term(const Vector& values) {
 /// A tensor whose batch entries serve a larger batch in turn.
 template <typename Scalar>
 struct repeated_view {
-  tensor_view<Scalar> view;
-  index times;
+  tensor_view<Scalar> view;  ///< the tensor
+  index times;               ///< how many times its batch makes the call's
 };
 
 /// For keep and bias: entry b of a call of times * values.batch entries takes entry b % values.batch. With windows as the batch,
 /// window w of image n being entry n * num_windows + w, repeated(values, num_images) is one mask or bias a window, the same for every
 /// image (Liu et al. 2021).
+///
+/// @code
+/// // 6 windows of 4 tokens: 3 images of 2 windows, and a bias for each of the 2
+/// std::vector<float> x(6 * 4 * 8, 1.0f), out(x), values(2 * 4 * 4, 0.5f);
+/// const auto windows = heed::bhnd(x.data(), 6, 1, 4, 8);
+/// heed::workspace memory;
+/// heed::multi_head_attention_into(windows, windows, windows, heed::bhnd(out.data(), 6, 1, 4, 8), {},
+///                                 heed::attention_options(), memory,
+///                                 heed::bias(heed::repeated(heed::bhnd(values.data(), 2, 1, 4, 4), 3)));
+/// @endcode
 template <typename Scalar>
 repeated_view<const Scalar> repeated(const tensor_view<Scalar>& values, index times) {
   return {values, times};
 }
 
-/// A boolean mask, true = attend: bools, or bytes (std::uint8_t, char) of which those that are not 0 are true. Its sizes [batch,
-/// heads, n_q, n_kv] are each 1 (the same for all) or the call's own. Bools are the faster.
+/// A boolean mask, true = attend: of bools, or of bytes (std::uint8_t, char), where any byte but 0 is true. Its sizes [batch,
+/// heads, n_q, n_kv] are each 1 (the same for all) or the call's own. Bools are faster.
 template <typename Scalar>
 auto keep(const tensor_view<Scalar>& mask) {
   using Element = std::remove_const_t<Scalar>;
@@ -209,13 +219,13 @@ auto keep(const tensor_view<Scalar>& mask) {
                 "keep takes bools, or bytes that are not 0 where a query attends; a float mask is a bias");
   if constexpr (std::is_same<Element, bool>::value) {
     return detail::keep_term{mask};
-  } else {  // a bool that is neither 0 nor 1 may not be looked at
+  } else {  // a bool that is neither 0 nor 1 must not be read
     return detail::keep_bytes_term{{reinterpret_cast<const std::uint8_t*>(mask.data), mask.batch, mask.heads, mask.rows, mask.cols,
                                     mask.batch_stride, mask.head_stride, mask.row_stride, mask.col_stride}};
   }
 }
 
-/// The same mask for one part of the batch after the other.
+/// The same mask, repeated along the batch.
 template <typename Scalar>
 auto keep(const repeated_view<Scalar>& mask) {
   auto term = keep(mask.view);
@@ -224,6 +234,13 @@ auto keep(const repeated_view<Scalar>& mask) {
 }
 
 /// A boolean mask n_q x n_kv (or 1 x n_kv, n_q x 1) for every batch entry and head, true (or a byte that is not 0) = attend.
+///
+/// @code
+/// const heed::rows<float> query = heed::rows<float>::Random(6, 64), key = heed::rows<float>::Random(10, 64);
+/// heed::rows<bool> mask = heed::rows<bool>::Constant(6, 10, true);
+/// mask.col(3).setConstant(false);  // nobody sees key 3
+/// const heed::rows<float> out = heed::attention(query, key, key, {}, heed::keep(mask));
+/// @endcode
 template <typename Derived>
 auto keep(const Eigen::DenseBase<Derived>& mask) {
   return keep(view(mask));
@@ -231,6 +248,13 @@ auto keep(const Eigen::DenseBase<Derived>& mask) {
 
 /// A boolean mask of one bit a pair, 1 = attend: bytes [batch, heads, n_q, (n_kv + 7) / 8], bit j % 8 (the lowest first) of byte j / 8
 /// is key j. batch, heads and n_q are each 1 (the same for all) or the call's own.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// std::vector<std::uint8_t> bytes(10 * 2, 0xff);  // 10 keys take 2 bytes
+/// bytes[0] = 0x01;                                // of the first 8 keys, query 0 sees key 0 alone
+/// const auto out = heed::attention(x, x, x, {}, heed::keep_bits(heed::bhnd(bytes.data(), 1, 1, 10, 2), 10));
+/// @endcode
 inline detail::keep_bits_term keep_bits(const tensor_view<const std::uint8_t>& bytes, index n_kv) { return {bytes, n_kv}; }
 
 /// Numbers added to the scores after scale and softcap; -infinity masks. Sizes broadcast as those of keep. The scalar is that of the
@@ -240,70 +264,132 @@ detail::bias_term<std::remove_const_t<Scalar>> bias(const tensor_view<Scalar>& v
   return {values};
 }
 
-/// The same bias for one part of the batch after the other.
+/// The same bias, repeated along the batch.
 template <typename Scalar>
 detail::bias_term<std::remove_const_t<Scalar>> bias(const repeated_view<Scalar>& values) {
   return {values.view, values.times};
 }
 
 /// A bias n_q x n_kv (or 1 x n_kv, n_q x 1) for every batch entry and head.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const heed::rows<float> values = heed::rows<float>::Random(10, 10);
+/// const auto out = heed::attention(x, x, x, {}, heed::bias(values));
+/// @endcode
 template <typename Derived>
 detail::bias_term<typename Derived::Scalar> bias(const Eigen::DenseBase<Derived>& values) {
   return bias(view(values));
 }
 
 /// Attention with linear biases: adds -slope * |i + n_kv - n_q - j|, one slope a query head (Press, Smith and Lewis 2022).
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const auto slopes = heed::alibi_slopes<float>(1);  // for one head
+/// const auto out = heed::attention(x, x, x, {}, heed::alibi(slopes));
+/// @endcode
 template <typename Vector>
 detail::head_term<typename Vector::Scalar, detail::alibi_tag> alibi(const Vector& slopes) {
   return detail::make_head_term<detail::alibi_tag>(slopes);
 }
 
 /// One logit a query head that joins the softmax's denominator and has no value (Xiao et al. 2024). A logit of -infinity is no sink.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const Eigen::VectorXf logits = Eigen::VectorXf::Constant(1, 2.0f);
+/// const auto out = heed::attention(x, x, x, {}, heed::sinks(logits));
+/// @endcode
 template <typename Vector>
 detail::head_term<typename Vector::Scalar, detail::sinks_tag> sinks(const Vector& logits) {
   return detail::make_head_term<detail::sinks_tag>(logits);
 }
 
 /// One factor a query head on the scale of the call.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const Eigen::VectorXf factors = Eigen::VectorXf::Constant(1, 0.5f);
+/// const auto out = heed::attention(x, x, x, {}, heed::logit_scales(factors));
+/// @endcode
 template <typename Vector>
 detail::head_term<typename Vector::Scalar, detail::logit_scales_tag> logit_scales(const Vector& factors) {
   return detail::make_head_term<detail::logit_scales_tag>(factors);
 }
 
-/// The number of valid keys of each batch entry, 0 to n_kv; what lies behind them is never read. Bottom-right alignment counts from
-/// them. A list of integers of 32 or 64 bits.
+/// The number of valid keys of each batch entry, 0 to n_kv; keys past it are never read. Bottom-right alignment counts from
+/// it. A list of integers of 32 or 64 bits.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const std::vector<heed::index> lengths{7};  // one batch entry, the last 3 keys are padding
+/// const auto out = heed::attention(x, x, x, {}, heed::key_lengths(lengths));
+/// @endcode
 inline detail::key_lengths_term key_lengths(const index_list& lengths) { return {lengths}; }
 
-/// A block-sparse mask; hidden blocks cost nothing. The mask must outlive the call. Beside a mask function, which may be another than
-/// the one that the blocks were made of, a pair is seen where both show it; the function is asked in every block that is not hidden.
+/// A block-sparse mask; hidden blocks cost nothing. The mask must outlive the call. Together with a mask function, which need not be
+/// the one that the blocks were made of, a pair is visible where both show it; the function is evaluated in every visible block.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// heed::block_mask mask(1, 1, 10, 10, 5, 5);  // one batch entry, one head; 2 x 2 blocks
+/// mask.show(0, 0, 0, 0);
+/// mask.show(0, 0, 1, 1);
+/// const auto out = heed::attention(x, x, x, {}, heed::blocks(mask));
+/// @endcode
 inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
 
 // In the functions below b is the batch entry (the sequence, in a ragged batch), h the query head, i the query and j the key. i and j
 // count rows within the call (within the sequence, in a ragged batch). In a call on a cache they count tokens of the sequence from its
-// first, those that a rolling cache has dropped included, so that a prompt in chunks gives what one call gives; see
+// first, including those that a rolling cache has dropped, so that a prompt in chunks gives the result of one call; see
 // cached_attention_into. Only pairs that causal, window and lengths leave visible reach them: i - j may index a table of the window.
-// A function may throw: once all threads have come back the call throws the first exception. Inputs and caches are then as they were,
-// outputs hold anything, and the workspace can be used again. Threads call the functions at the same time.
+// A function may throw: when all threads have returned the call throws the first exception. Inputs and caches are then as they were,
+// outputs are unspecified, and the workspace can be used again. Threads call the functions at the same time.
 
-/// The user's own score: function(score, b, h, i, j) -> score is applied after scale, softcap, bias and ALiBi (FlexAttention's
+/// The user's score: function(score, b, h, i, j) -> score is applied after scale, softcap, bias and ALiBi (FlexAttention's
 /// score_mod). A score of -infinity masks the pair. It must depend on its arguments alone, and outlive the call. It may also be called
 /// for pairs that other masks than causal, window and lengths hide.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// using heed::index;
+/// const auto fade = [](float score, index, index, index i, index j) { return score - 0.1f * float(i - j); };
+/// heed::attention_options options;
+/// options.causal = heed::causal::bottom_right;
+/// const auto out = heed::attention(x, x, x, options, heed::score_function(fade));
+/// @endcode
 template <typename Function>
 detail::score_function_term<Function> score_function(const Function& function) {
   return {&function};
 }
 
-/// The user's own mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's mask_mod). It must depend on its
+/// The user's mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's mask_mod). It must depend on its
 /// arguments alone, and outlive the call. It may also be called for pairs that keep, keep_bits, bias or blocks hide.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// using heed::index;
+/// const auto same_document = [](index, index, index i, index j) { return i / 4 == j / 4; };
+/// const auto out = heed::attention(x, x, x, {}, heed::mask_function(same_document));
+/// @endcode
 template <typename Function>
 detail::mask_function_term<Function> mask_function(const Function& function) {
   return {&function, nullptr};
 }
 
-/// The same with what block_mask::of(function, ...) has found: blocks that it hides cost nothing, and in blocks that are whole for it
-/// the function is not asked. The blocks must be those of this very function (or made by show, which leaves no block whole), and
+/// The same with the block mask of block_mask::of(function, ...): hidden blocks cost nothing, and in wholly visible blocks
+/// the function is not evaluated. The blocks must be those of this very function (or made by show, which makes no block wholly visible), and
 /// outlive the call; a call has one block mask, so blocks(...) may not be given as well. Not for calls on a cache, whose functions
 /// count tokens and whose blocks count rows.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// using heed::index;
+/// const auto same_document = [](index, index, index i, index j) { return i / 4 == j / 4; };
+/// const auto found = heed::block_mask::of(same_document, 1, 1, 10, 10, 4, 4);
+/// const auto out = heed::attention(x, x, x, {}, heed::mask_function(same_document, found));
+/// @endcode
 template <typename Function>
 detail::mask_function_term<Function> mask_function(const Function& function, const block_mask& blocks) {
   return {&function, &blocks};

@@ -15,7 +15,7 @@ static_assert(std::is_same<Eigen::Index, std::ptrdiff_t>::value,
 /// the name is ambiguous after `using namespace heed`, and `using heed::index` is refused at global scope: write heed::index.)
 using index = Eigen::Index;
 
-/// A matrix whose rows are tokens and lie one after the other in memory: n x Cols. (Eigen has no row-major column vector, so one
+/// A matrix whose rows are tokens, one after the other in memory: n x Cols. (Eigen has no row-major column vector, so one
 /// column is column-major; the memory is the same.)
 template <typename Scalar, int Cols = Eigen::Dynamic>
 using rows = Eigen::Matrix<Scalar, Eigen::Dynamic, Cols, Cols == 1 ? Eigen::ColMajor : Eigen::RowMajor>;
@@ -40,11 +40,11 @@ struct accumulator<Eigen::bfloat16> {
 }  // namespace detail
 
 namespace detail {
-/// Whether softmax means something in a scalar: not in whole or complex numbers.
+/// Whether softmax is defined for a scalar: not for whole or complex numbers.
 template <typename Scalar>
 constexpr bool is_real = !Eigen::NumTraits<Scalar>::IsInteger && !Eigen::NumTraits<Scalar>::IsComplex;
 template <>
-inline constexpr bool is_real<void> = true;  // no scalar: another sentence says so
+inline constexpr bool is_real<void> = true;  // no scalar: another assertion reports it
 }  // namespace detail
 
 /// The type that scores, softmax and sums have: float for half and bfloat16, Scalar itself for every other type.
@@ -52,7 +52,7 @@ template <typename Scalar>
 using accumulator_t = typename detail::accumulator<Scalar>::type;
 
 namespace detail {
-/// Holds the scalars of what a call reads against that of its output.
+/// Compares the scalars of a call's inputs with that of its output.
 template <typename Scalar, typename... Read>
 struct scalars_fit : std::true_type {
   static_assert(!std::is_const<Scalar>::value, "an output must not be const");

@@ -15,10 +15,12 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// attention's output with the matrix it never made: weights n_q x n_kv, each row the softmax under which the values were summed.
+/// The output of attention together with its weights n_q x n_kv: row i is the softmax that weighted the values of query i.
 template <typename Scalar, int Dv = Eigen::Dynamic>
 struct attention_weights_result : attention_result<Scalar, Dv> {
+  /// The output and log-sum-exp of a call, without weights.
   explicit attention_weights_result(attention_result<Scalar, Dv> result) : attention_result<Scalar, Dv>(std::move(result)) {}
+  /// n_q x n_kv.
   rows<accumulator_t<Scalar>> weights;
 };
 
@@ -64,7 +66,7 @@ rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, in
   return weights;
 }
 
-/// The problem of query and key alone, whose lse is known already.
+/// The problem of query and key alone, whose lse is known.
 template <typename Query, typename Key, typename Lse, typename... Terms>
 class known_lse {
   using Scalar = typename scalar_of<Query>::type;
@@ -76,7 +78,7 @@ class known_lse {
     check_view(function, "key", in_.key);
     return make_score_problem<Scalar, Scalar>(function, in_.query, in_.key, in_.key, writable_view(lse_), options, terms...);
   }
-  /// A vector that stands or lies, or a matrix of one column.
+  /// A column or row vector, or a matrix of one column.
   static const Lse& one_a_row(const char* function, const Lse& lse) {
     static_assert(is_eigen<Lse>, "lse must be an Eigen vector, one number a query row");
     check_memory(function, "lse", lse);
@@ -114,6 +116,13 @@ class known_lse {
 /// query n_q x Dk, key n_kv x Dk, lse n_q -> count x n_kv. Each row is divided by its own sum, so that it sums to 1 to rounding
 /// however large the scores are; with a sink the row and the sink's weight do. A row that sees no key is 0.
 /// Throws std::invalid_argument for rows that do not exist and sizes that do not fit together.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// const auto result = heed::attention_with_lse(query, key, value);
+/// const rows weights = heed::attention_weights(query, key, result.lse, 2, 3);  // of the queries 2, 3 and 4: 3 x 10
+/// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
 auto attention_weights(const Query& query, const Key& key, const Lse& lse, index first_row, index count,
                        const attention_options& options = {}, const Terms&... terms) {
@@ -123,9 +132,16 @@ auto attention_weights(const Query& query, const Key& key, const Lse& lse, index
   return known.weights(first_row, count);
 }
 
-/// attention together with its lse and its whole weight matrix, for looking at: the output is the fused one, the weights are rebuilt
+/// attention together with its lse and its whole weight matrix, for inspection: the output is the fused one, the weights are rebuilt
 /// as by attention_weights. query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> out n_q x Dv, lse n_q, weights n_q x n_kv (O(n_q n_kv)
 /// memory).
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// const auto result = heed::attention_with_weights(query, key, value);
+/// assert((result.weights * value - result.out).norm() < 1e-5f);
+/// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value,
           typename... Terms>
 auto attention_with_weights(const Query& query, const Key& key, const Value& value, const attention_options& options = {},
@@ -142,9 +158,17 @@ auto attention_with_weights(const Query& query, const Key& key, const Value& val
   return result;
 }
 
-/// What each key received in total: the column sums of the weights, n_kv numbers whose sum is the number of rows that see a key. Keys
-/// that received least are what a cache may evict (Zhang et al. 2023). Arguments and errors as those of attention_weights; O(n_kv)
+/// The total weight of each key: the column sums of the weights, n_kv numbers whose sum is the number of rows that see a key. Keys
+/// of the least weight are those that a cache may evict (Zhang et al. 2023). Arguments and errors as those of attention_weights; O(n_kv)
 /// memory.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// const auto lse = heed::attention_with_lse(query, key, value).lse;
+/// const auto mass = heed::key_mass(query, key, lse);
+/// assert(mass.size() == 10 && std::abs(mass.sum() - 6) < 1e-4f);
+/// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
 auto key_mass(const Query& query, const Key& key, const Lse& lse, const attention_options& options = {}, const Terms&... terms) {
   const detail::known_lse<Query, Key, Lse, Terms...> known("key_mass", query, key, lse, options, terms...);
@@ -154,8 +178,16 @@ auto key_mass(const Query& query, const Key& key, const Lse& lse, const attentio
   return mass;
 }
 
-/// The entropy of each row of weights, -sum p ln p in nats: 0 where a query looks at one key, ln(n) where it looks at n keys alike; 0
+/// The entropy of each row of weights, -sum p ln p in nats: 0 where a query attends to one key, ln(n) where it attends to n keys alike; 0
 /// for a row that sees no key. Arguments and errors as those of attention_weights; O(n_kv) memory.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// const auto lse = heed::attention_with_lse(query, key, value).lse;
+/// const auto entropy = heed::row_entropy(query, key, lse);
+/// assert(entropy.maxCoeff() < 1e-5f + std::log(10.0f));
+/// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
 auto row_entropy(const Query& query, const Key& key, const Lse& lse, const attention_options& options = {}, const Terms&... terms) {
   const detail::known_lse<Query, Key, Lse, Terms...> known("row_entropy", query, key, lse, options, terms...);
@@ -170,15 +202,23 @@ auto row_entropy(const Query& query, const Key& key, const Lse& lse, const atten
   return entropy;
 }
 
-/// The keys that each query looks at most: row i holds their numbers and weights, the heaviest first.
+/// The heaviest keys of each query: row i holds their numbers and weights, the heaviest first.
 template <typename Acc>
 struct top_keys_result {
-  rows<index> keys;
-  rows<Acc> weights;
+  rows<index> keys;   ///< n_q x k: the numbers of the keys
+  rows<Acc> weights;  ///< n_q x k: their weights
 };
 
 /// The k heaviest keys of each row (the lower number first among equals; a weight that is NaN comes before all numbers). k must be in
 /// [0, n_kv]. Arguments and errors as those of attention_weights; O(n_kv) memory besides the result.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
+/// const auto lse = heed::attention_with_lse(query, key, value).lse;
+/// const auto top = heed::top_keys(query, key, lse, 3);
+/// assert(top.weights(0, 0) >= top.weights(0, 2) && top.keys(0, 0) < 10);
+/// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
 auto top_keys(const Query& query, const Key& key, const Lse& lse, index k, const attention_options& options = {},
               const Terms&... terms) {

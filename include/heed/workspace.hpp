@@ -13,17 +13,28 @@ HEED_NAMESPACE_BEGIN
 /// Memory that calls use and leave for the next one: it grows to the largest need and is freed with the object. What a call needs is
 /// said by the function with its name and _workspace_bytes. A call that is given a workspace which has grown enough allocates nothing,
 /// but that it may have to start threads (see thread_executor). One workspace serves one call at a time.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// heed::rows<float> out(10, 64);
+/// heed::workspace memory;
+/// for (int step = 0; step < 3; ++step) heed::attention_into(x, x, x, out, nullptr, heed::attention_options(), memory);
+/// assert(memory.capacity() > 0);
+/// @endcode
 class workspace {
  public:
+  /// An empty one: the first call allocates.
   workspace() = default;
+  /// Takes over the memory of another, which is empty then and can be used again.
   workspace(workspace&& other) noexcept : memory_(std::move(other.memory_)), capacity_(std::exchange(other.capacity_, 0)) {}
+  /// The same; its own memory is freed.
   workspace& operator=(workspace&& other) noexcept {
     memory_ = std::move(other.memory_);
     capacity_ = memory_ ? std::exchange(other.capacity_, 0) : 0;
     return *this;
   }
 
-  /// At least `bytes` bytes, aligned to 64; what was there before is lost. Where memory runs out the workspace is empty, and
+  /// At least `bytes` bytes, aligned to 64; the previous content is lost. Where memory runs out the workspace is empty, and
   /// can be used again.
   void* reserve(index bytes) {
     if (bytes < 0) detail::fail_with("heed::workspace::reserve: bytes must not be negative, but are ", bytes);
@@ -36,7 +47,7 @@ class workspace {
     const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(memory_.get());
     return memory_.get() + (alignment - address % alignment) % alignment;
   }
-  /// How much it has grown to.
+  /// Its size in bytes.
   index capacity() const { return capacity_; }
 
  private:

@@ -62,4 +62,10 @@ void run_attention(const test_case& c, failures& failed) {
   run<float>(c, "float", failed);
 }
 
+void run_gradient(const test_case& c, failures& failed) {
+  c.allow({"scale", "softcap", "causal", "window"}, {"q", "k", "v", "keep", "bias", "sinks", "d_o", "d_lse"});
+  run<double>(c, "double", failed);
+  run<float>(c, "float", failed);
+}
+
 }  // namespace conformance

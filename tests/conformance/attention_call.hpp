@@ -43,7 +43,7 @@ struct outputs {
       : out(heed::row_vector<Scalar>::Constant(out_size, Scalar(untouched))),
         lse(heed::row_vector<heed::accumulator_t<Scalar>>::Constant(lse_size, untouched)) {}
 
-  /// Calls a path and holds the outputs, or the refusal, against what the case wants.
+  /// Calls a path and compares the outputs, or the refusal, with those of the case.
   template <typename Call>
   void check(const test_case& c, const std::string& path, const Call& call, failures& failed) {
     try {

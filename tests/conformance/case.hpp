@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -21,7 +22,7 @@ struct malformed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A case that asks for something that the library does not have (yet).
+/// A case of something that the library does not have (yet).
 struct unsupported : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -37,6 +38,7 @@ struct test_case {
   std::string error;  // the word that the refusal must hold; empty: the case must run
   nlohmann::json options;
   std::map<std::string, tensor> inputs, outputs;
+  mutable std::set<std::string> compared;  // the outputs that something was compared with
   double rtol = 0, atol = 0;
 
   /// An input that must be there.
@@ -123,19 +125,20 @@ inline std::vector<heed::index> four_extents(const tensor& t) {
   return shape;
 }
 
-/// Numbers that lie row by row, with the extents of t, as [batch, heads, rows, cols].
+/// Numbers row by row, with the extents of t, as [batch, heads, rows, cols].
 template <typename Scalar>
 heed::tensor_view<Scalar> view_of(const tensor& t, Scalar* data) {
   const std::vector<heed::index> shape = four_extents(t);
   return heed::bhnd(data, shape[0], shape[1], shape[2], shape[3]);
 }
 
-/// Holds what a path computed against an output of the case.
+/// Compares the result of a path with an output of the case.
 template <typename Scalar>
 void compare(const test_case& c, const std::string& path, const std::string& output, const heed::row_vector<Scalar>& got,
              failures& failed) {
   const auto found = c.outputs.find(output);
   if (found == c.outputs.end()) throw malformed("output " + output + " is missing");
+  c.compared.insert(output);
   const std::vector<double>& want = found->second.data;
   if (got.size() != static_cast<heed::index>(want.size()))
     throw malformed("output " + output + " has " + std::to_string(want.size()) + " numbers, but the inputs call for " +

@@ -91,7 +91,7 @@ void run(const test_case& c, const std::string& precision, failures& failed) {
   if (c.options.contains("softcap")) options.softcap = number(c.options["softcap"]);
   position_mask place{c.options.value("is_causal", 0) != 0, c.options.value("left_window_size", heed::index(-1)),
                       c.options.value("right_window_size", heed::index(-1)), past};
-  // heed's own alignments where one of them is meant; a mask function where the diagonal lies elsewhere.
+  // heed's own alignments where one of them is meant; a mask function where the diagonal is elsewhere.
   const bool bottom_right = lengths.size() > 0 || past == n_kv - n_q;
   if (bottom_right || (past == 0 && place.causal)) {
     if (place.causal) options.causal = bottom_right ? heed::causal::bottom_right : heed::causal::top_left;

@@ -170,12 +170,12 @@ void check_special(heed::isa target) {
   p.options.causal = heed::causal::top_left;
   const auto clean = p.fused();
 
-  auto behind = p;  // keys 20 and later are behind the mask
-  behind.key.bottomRows(20).setConstant(std::numeric_limits<Scalar>::quiet_NaN());
-  behind.value.bottomRows(20).setConstant(std::numeric_limits<Scalar>::infinity());
-  const auto guarded = behind.fused();
+  auto masked = p;  // keys 20 and later are masked
+  masked.key.bottomRows(20).setConstant(std::numeric_limits<Scalar>::quiet_NaN());
+  masked.value.bottomRows(20).setConstant(std::numeric_limits<Scalar>::infinity());
+  const auto guarded = masked.fused();
   expect(std::memcmp(guarded.out.data(), clean.out.data(), sizeof(Scalar) * std::size_t(clean.out.size())) == 0,
-         where + "NaN and infinity behind the mask reach the output");
+         where + "masked NaN and infinity reach the output");
 
 #ifndef __FAST_MATH__  // which promises the compiler that nothing visible is a NaN: clang then drops it inside its own intrinsics
   auto visible = p;  // key 10 is seen by queries 10 and later

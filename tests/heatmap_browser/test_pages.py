@@ -66,7 +66,7 @@ class Pages(unittest.TestCase):
         self.assertLess(weak + 30, none)
         self.assertGreater(none, 250)
         self.assertEqual(picture(*places["masked"]), (241, 239, 243))
-        self.assertEqual(self.browser.text("#masked"), "exactly 0, as behind a mask")
+        self.assertEqual(self.browser.text("#masked"), "exactly 0, as if masked")
         self.browser.run("document.getElementById('layer').focus()")
         self.browser.press("ArrowDown")
         self.assertEqual(self.browser.text("#which"), "layer 1, head 0 entropy 0.51 nats")  # 10 of 11 whole rows at H(3/4, 1/4)

@@ -1,4 +1,4 @@
-"""Looks at the page of a real model in a headless Chromium, and compares the weights that it tells with known ones.
+"""Looks at the page of a real model in a headless Chromium, and compares the weights that it shows with known ones.
 
 usage: test_smollm2_page.py MAKE_PAGE KNOWN      (the program that writes pages; tests/smollm2/data/attn_layer0.json)"""
 import json

@@ -132,7 +132,7 @@ TEST_CASE("A GGUF file that is cut short anywhere is refused") {
   std::vector<unsigned char> without_other = bytes;  // `other` is refused in any case: give it a known type
   const std::string name = "other";
   const auto at = std::search(without_other.begin(), without_other.end(), name.begin(), name.end());
-  *(at + 5 + 4 + 16) = 0;  // behind the name, the number of dimensions and two sizes: F32, too large for the file
+  *(at + 5 + 4 + 16) = 0;  // after the name, the number of dimensions and two sizes: F32, too large for the file
   CHECK(is_refused(without_other));
   *(at + 5 + 4) = 1;  // 1 x 3 of F32 do fit
   *(at + 5 + 4 + 1) = 0;

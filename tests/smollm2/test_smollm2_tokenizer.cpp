@@ -21,7 +21,7 @@ const tokenizer& smollm() {
 
 TEST_CASE("Text is cut into the right pre-tokens") {
   for (const auto& example : right_answers("tokenizer")) {
-    if (example.contains("ids_no_special")) continue;  // its pre-tokens lie between special tokens
+    if (example.contains("ids_no_special")) continue;  // its pre-tokens are between special tokens
     const std::string text = example["text"];
     CAPTURE(text);
     CHECK(tokenizer::pre_tokens(text) == example["pre"].get<std::vector<std::string>>());

@@ -130,7 +130,7 @@ struct reference_error {
   long double out = 0, lse = 0;
 };
 
-/// A path may be wrong by twice what the reference is wrong by in the path's own precision, both held against the reference in a wider
+/// A path may be wrong by twice what the reference is wrong by in the path's own precision, both compared with the reference in a wider
 /// type: the two add the same numbers in another order, so their errors have one size. One unit in the last place of the largest
 /// number comes on top (of `scale`, where the largest is smaller): over a key or two the reference can be exact, while a path that
 /// rescales and divides later rounds a last time.

@@ -7,10 +7,17 @@
 
 HEED_NAMESPACE_BEGIN
 
-// A term follows the options of a call and is held against the call's sizes, an empty one too. In a std::optional it may also not be
-// there.
+// A term follows the options of a call and must have the call's sizes, also if it is empty. In a std::optional it may be
+// absent.
 
 /// A term whose presence is known only when the program runs: attention(q, k, v, options, when(has_mask, keep(mask))).
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const bool has_mask = false;
+/// const heed::rows<bool> mask;  // empty: there is none
+/// const auto out = heed::attention(x, x, x, {}, heed::when(has_mask, heed::keep(mask)));
+/// @endcode
 template <typename Term>
 std::optional<Term> when(bool given, const Term& term) {
   return given ? std::optional<Term>(term) : std::nullopt;
@@ -18,7 +25,7 @@ std::optional<Term> when(bool given, const Term& term) {
 
 namespace detail {
 
-/// What a term says. Two functions for one purpose have two types, but say one thing.
+/// The purpose of a term, by which it may be given once: two functions for one purpose are of two types.
 template <typename Term>
 struct purpose_of {
   using type = Term;

@@ -8,16 +8,17 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Stands for a scalar type that a function takes from its first argument.
+/// In place of a scalar type: the function takes it from its first argument.
 struct deduced;
 
-/// What the `_with_lse` functions return: out n_q x Dv, and the natural-log sum of exponentials of each query row.
+/// The output of a call and the natural logarithm of the sum of exponentials of each query row.
 template <typename Scalar, int Dv = Eigen::Dynamic>
 struct attention_result {
+  /// Room for n_q rows. Throws std::invalid_argument for negative sizes.
   attention_result(index n_q, index d_v)
       : out(detail::checked_size("attention_result", "n_q", n_q), detail::checked_size("attention_result", "d_v", d_v)), lse(n_q) {}
-  rows<Scalar, Dv> out;
-  row_vector<accumulator_t<Scalar>> lse;
+  rows<Scalar, Dv> out;                   ///< n_q x Dv
+  row_vector<accumulator_t<Scalar>> lse;  ///< n_q
 };
 
 namespace detail {
@@ -40,7 +41,7 @@ struct cols_of<T, true> {
   static constexpr int value = int(T::ColsAtCompileTime);
 };
 
-/// One argument at the door: what has memory is looked at where it lies, any other expression is evaluated once into rows.
+/// One argument of a call: one that has memory is viewed in place, any other expression is evaluated once into rows.
 template <typename Scalar, typename Expression, bool = has_memory<Expression>>
 struct input {
   explicit input(const Expression& expression) : view(heed::view(expression)) {}
@@ -54,7 +55,7 @@ struct input<Scalar, Expression, false> {
   tensor_view<const Scalar> view;
 };
 
-/// query, key and value of one head as views, with the types of the answer; template arguments that were given are held against them.
+/// query, key and value of one head as views, with the types of the result; explicit template arguments are compared with them.
 template <typename Scalar, int Dk, int Dv, typename Query, typename Key, typename Value>
 class inputs {
   static_assert(is_eigen<Query> && is_eigen<Key> && is_eigen<Value>,

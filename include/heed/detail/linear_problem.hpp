@@ -16,24 +16,26 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// What is done to queries and keys before they meet: nothing, or elu(x) + 1 (Katharopoulos et al. 2020).
+/// The function of queries and keys before their product: none, or elu(x) + 1 (Katharopoulos et al. 2020).
 enum class feature_map : unsigned char { none, elu_plus_one };
 
-/// What one call of linear attention means.
+/// The options of linear attention.
 struct linear_attention_options {
   /// Multiplies the read. Absent: 1 / sqrt(head_dim), and 1 with a feature map. 0 is a literal 0.
   std::optional<double> scale{};
+  /// The function of queries and keys before their product.
   heed::feature_map feature_map = heed::feature_map::none;
   /// Divides the read by phi(q) . z + epsilon, where z is the (decayed) sum of the mapped keys. The state then has one more column: z.
   bool normalise = false;
+  /// Keeps the divisor of `normalise` from 0.
   double epsilon = 1e-6;
-  /// Tokens that are worked on together, at most 48 of them; 0 is the library's choice. It moves time and rounding, nothing else.
+  /// Tokens that are computed together, at most 48; 0 is the library's choice. It changes time and rounding, nothing else.
   index chunk = 0;
-  /// The instruction set to use; asking for one that this CPU lacks is an error.
+  /// The instruction set to use; one that this CPU lacks is an error.
   isa target = isa::automatic;
   /// How many threads may share out the heads. The result is bitwise the same for every number.
   int threads = 1;
-  /// The caller's own pool, used instead of threads of the call's own. Not owned.
+  /// The caller's pool, used instead of new threads. Not owned.
   heed::executor* executor = nullptr;
 };
 

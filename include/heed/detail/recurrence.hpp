@@ -16,11 +16,11 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Who works on a call of a recurrence. The result is bitwise the same for every number of threads.
+/// The threads of a call of a recurrence. The result is bitwise the same for every number of threads.
 struct recurrence_options {
   /// How many threads may share out the heads.
   int threads = 1;
-  /// The caller's own pool, used instead of threads of the call's own. Not owned.
+  /// The caller's pool, used instead of new threads. Not owned.
   heed::executor* executor = nullptr;
 };
 
@@ -31,7 +31,7 @@ struct carry_term {
 };
 }  // namespace detail
 
-/// The state that the call starts from and leaves behind: call again with the next tokens. [batch, heads, rows, columns] as the
+/// The state that the call starts from and updates: call again with the next tokens. [batch, heads, rows, columns] as the
 /// function says; zeros at the start of a sequence. Its scalar is float for float, half and bfloat16.
 template <typename Scalar>
 detail::carry_term<Scalar> carry(const tensor_view<Scalar>& state) {

@@ -8,10 +8,10 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// What stands for a byte sequence that is not UTF-8.
+/// The replacement of a byte sequence that is not UTF-8.
 constexpr char32_t replacement_character = 0xFFFD;
 
-/// Reads the code point at text[at] and moves `at` behind it. Bytes that are not well-formed UTF-8 (overlong forms, surrogates and
+/// Reads the code point at text[at] and moves `at` past it. Bytes that are not well-formed UTF-8 (overlong forms, surrogates and
 /// values past U+10FFFF too) give U+FFFD, one for each maximal part (Unicode standard, section 3.9, table 3-7). Requires at <
 /// text.size().
 inline char32_t next_code_point(const std::string& text, std::size_t& at) {
