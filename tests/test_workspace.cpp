@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <heed/heatmap.hpp>
+#include <heed/linear_attention.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/paged_kv_cache.hpp>
 #include <heed/workspace.hpp>
@@ -251,4 +252,32 @@ void check_tasks_without_memory(const MakeExecutor& make_executor) {
 TEST_CASE("workers for whom memory runs out leave their work to the caller") {
   check_tasks_without_memory([](late_pool&) { return std::make_unique<heed::thread_executor>(4); });
   check_tasks_without_memory([](late_pool& pool) { return std::make_unique<heed::pool_executor<late_pool>>(pool); });
+}
+
+TEST_CASE("a worker that runs out of memory ends the call and not the program") {
+  const std::ptrdiff_t heads = 4, tokens = 6, d = 8;
+  const heed::rows<float> in = testing::random_rows<float>(heads * tokens, d, 1);
+  const auto view = heed::bhnd(in.data(), 1, heads, tokens, d);
+  heed::rows<float> want(heads * tokens, d), out(heads * tokens, d);
+  heed::linear_attention_options options;
+  const auto call = [&](heed::rows<float>& result) {
+    heed::recurrent_multi_head_linear_attention_into(view, view, view, heed::bhnd(result.data(), 1, heads, tokens, d), options);
+  };
+  call(want);
+  options.threads = 3;
+  long failures = 0;
+  for (long k = 0;; ++k) {
+    testing::allocations_until_failure = k;
+    try {
+      call(out);
+    } catch (const std::bad_alloc&) {
+      ++failures;
+    }
+    const bool none_failed = testing::allocations_until_failure >= 0;
+    testing::allocations_until_failure = -1;
+    call(out);
+    CHECK(out == want);
+    if (none_failed) break;
+  }
+  CHECK(failures > 0);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <heed/detail/abi.hpp>
+#include <heed/detail/caught.hpp>
 
 #include <atomic>
 #include <condition_variable>
@@ -149,7 +150,9 @@ int workers_of(const Options& options, std::ptrdiff_t tasks) {
   return tasks < workers ? (tasks > 1 ? static_cast<int>(tasks) : 1) : workers;
 }
 
-/// Runs task(index, worker) for every index in [0, tasks), each once, shared out among the workers in ascending order.
+/// Runs task(index, worker) for every index in [0, tasks), each once, shared out among the workers in ascending order. What a task
+/// throws, if only for want of memory, reaches the caller once all workers have stopped; tasks that had not begun by then are left
+/// out.
 template <typename Task>
 void for_each_task(std::ptrdiff_t tasks, int workers, executor* pool, const Task& task) {
   if (tasks < workers) workers = static_cast<int>(tasks);
@@ -165,11 +168,12 @@ void for_each_task(std::ptrdiff_t tasks, int workers, executor* pool, const Task
     executor* pool;
     std::ptrdiff_t tasks;
     std::atomic<std::ptrdiff_t> next{0};
+    caught_exception caught{};
   } context{task, pool, tasks};
   const heed::executor::work_function work = [](void* pointer, int worker) {
     shared& s = *static_cast<shared*>(pointer);
     for (std::ptrdiff_t t; (t = s.next.fetch_add(1, std::memory_order_relaxed)) < s.tasks;) {
-      s.task(t, worker);
+      s.caught.guard([&] { s.task(t, worker); });
       if (s.pool) s.pool->after_task(worker);
     }
   };
@@ -178,6 +182,7 @@ void for_each_task(std::ptrdiff_t tasks, int workers, executor* pool, const Task
   } else {
     thread_executor(workers).run(workers, work, &context);
   }
+  context.caught.rethrow();
 }
 
 }  // namespace detail
