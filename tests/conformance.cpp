@@ -1,4 +1,5 @@
-// heed_conformance DIR...: runs every JSON case under the folders and says what fails, and what the library cannot do yet.
+// heed_conformance [--target ISA] DIR...: runs every JSON case under the folders and says what fails, and what the library cannot do
+// yet; on one instruction set, or on what is automatic.
 // Exit status 0: at least one case of every folder was run, and none failed.
 
 #include "conformance/ops.hpp"
@@ -93,16 +94,28 @@ void run_case(const std::filesystem::path& file, tally& count) {
   std::cout << '\n';
 }
 
+/// The instruction set of that name.
+heed::isa target_of(const std::string& name) {
+  for (const heed::isa target : heed::available_isas())
+    if (name == heed::name(target)) return target;
+  throw std::runtime_error("this CPU has no instruction set " + name);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::cerr << "usage: heed_conformance DIR...\nRuns every JSON case under the folders.\n";
+    std::cerr << "usage: heed_conformance [--target ISA] DIR...\nRuns every JSON case under the folders.\n";
     return 1;
   }
   try {
+    int first = 1;
+    if (std::string(argv[1]) == "--target" && argc > 3) {
+      first = 3;
+      heed::set_target(target_of(argv[2]));
+    }
     bool good = true;
-    for (int n = 1; n < argc; ++n) {
+    for (int n = first; n < argc; ++n) {
       tally count;
       for (const std::filesystem::path& file : cases_under(argv[n])) run_case(file, count);
       std::cout << argv[n] << ": " << count.passed << " passed, " << count.in_part << " passed in part, " << count.failed

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/checksum.hpp"
 #include "support/example.hpp"
 #include "support/isas.hpp"
 #include "support/refusal.hpp"
@@ -381,7 +382,9 @@ heed::paged_kv_cache<Stored> make_paged_cache(const setup& s, const inputs<Scala
 const std::vector<heed::index> both_sequences{0, 1};
 
 template <typename Scalar>
-void check_right(const outputs<Scalar>& got, const judged<Scalar>& right, std::size_t n) {
+void check_right(const std::string& name, const outputs<Scalar>& got, const judged<Scalar>& right, std::size_t n) {
+  testing::checksum(name + ": out", got.out);
+  testing::checksum(name + ": lse", got.lse);
   testing::check_error(got.out, right.exact[n].out, right.error.out);
   testing::check_error(got.lse, right.exact[n].lse, right.error.lse, 1);
 }
@@ -402,7 +405,7 @@ void check_path(const char* name, const sample<Scalar>& one, const judged<Scalar
   INFO(name << ": " << one.name());
   for (const heed::isa target : testing::isas()) {
     INFO("on " << testing::name_of(target));
-    check_right(run_with(target, 1), right, n);
+    check_right(name + (": " + one.name() + ": ") + testing::name_of(target), run_with(target, 1), right, n);
   }
   INFO("on three threads");
   const outputs<Scalar> alone = run_with(heed::best_isa(), 1), three = run_with(heed::best_isa(), 3);
@@ -437,7 +440,7 @@ void check_streaming(const sample<Scalar>& one, const judged<Scalar>& right, std
     heed::detail::streaming(heed::detail::make_problem<Scalar>("streaming", in.query_view(), in.key_view(), in.value_view(),
                                                                got.out_view(), got.lse_view(), one.s.options, terms...));
   });
-  check_right(got, right, n);
+  check_right("streaming: " + one.name(), got, right, n);
 }
 
 /// The sequences one after the other, without the padding past their keys: [1, H, total, d].

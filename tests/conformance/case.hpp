@@ -2,6 +2,7 @@
 
 // One JSON case, the numbers in it, and the comparison that it asks for. tests/data/README.md describes the format.
 
+#include <heed/isa.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
@@ -14,6 +15,8 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "../support/checksum.hpp"
 
 namespace conformance {
 
@@ -139,6 +142,7 @@ void compare(const test_case& c, const std::string& path, const std::string& out
   const auto found = c.outputs.find(output);
   if (found == c.outputs.end()) throw malformed("output " + output + " is missing");
   c.compared.insert(output);
+  testing::checksum(c.name + ": " + path + ": " + output + ": " + heed::name(heed::detail::resolve(heed::isa::automatic)), got);
   const std::vector<double>& want = found->second.data;
   if (got.size() != static_cast<heed::index>(want.size()))
     throw malformed("output " + output + " has " + std::to_string(want.size()) + " numbers, but the inputs call for " +
