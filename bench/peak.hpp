@@ -1,6 +1,6 @@
 #pragma once
 
-#include <heed/detail/kernels.hpp>
+#include <heed/detail/dispatch.hpp>
 #include <heed/executor.hpp>
 #include <heed/isa.hpp>
 #include <heed/types.hpp>
@@ -67,26 +67,10 @@ struct burst {
 /// The multiply-adds of Acc (float or double) on one instruction set.
 template <typename Acc>
 burst fma_burst(heed::isa target) {
-  namespace d = heed::detail;
-  constexpr bool wide = sizeof(Acc) == sizeof(double);
-  constexpr double each = 2 * d::baseline::burst_vectors;
-  switch (d::resolve(target)) {
-#if HEED_X86
-    case heed::isa::avx512:
-    case heed::isa::avx512_bf16: {
-      using V = std::conditional_t<wide, d::avx512::f64, d::avx512::f32>;
-      return {d::avx512::multiply_add_burst<V>, each * V::lanes};
-    }
-    case heed::isa::avx2: {
-      using V = std::conditional_t<wide, d::avx2::f64, d::avx2::f32>;
-      return {d::avx2::multiply_add_burst<V>, each * V::lanes};
-    }
-#endif
-    default: {
-      using V = std::conditional_t<wide, d::baseline::f64, d::baseline::f32>;
-      return {d::baseline::multiply_add_burst<V>, each * V::lanes};
-    }
-  }
+  return heed::detail::with_kernels(target, [](auto set) {
+    using V = typename decltype(set)::template vector<Acc>;
+    return burst{burst_of(static_cast<const V*>(nullptr)), 2.0 * heed::detail::baseline::burst_vectors * V::lanes};
+  });
 }
 
 /// Operations a second that one core reaches at best: the best of many bursts, each too short (some 20 microseconds) for an

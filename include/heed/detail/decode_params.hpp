@@ -52,5 +52,13 @@ struct decode_copies {
   }
 };
 
+/// The kernels of one instruction set for queries of one type and keys and values of another.
+template <typename Query, typename Stored, typename Acc>
+struct decode_kernel {
+  void (*load_query)(const Query*, size row, size col, size rows, size cols, Acc* to, size to_row) noexcept;
+  void (*run)(const decode_params<Stored, Acc>* heads, size num_heads, const decode_copies<Acc>&) noexcept;
+  void (*merge_row)(const Acc* part, const Acc* factor, size step, size parts, size d, Query* to, size col) noexcept;
+};
+
 }  // namespace detail
 HEED_NAMESPACE_END

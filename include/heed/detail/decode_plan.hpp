@@ -14,34 +14,9 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// The kernels of one instruction set for queries of one type and keys and values of another.
-template <typename Query, typename Stored, typename Acc>
-struct decode_kernel {
-  void (*load_query)(const Query*, size row, size col, size rows, size cols, Acc* to, size to_row) noexcept;
-  void (*run)(const decode_params<Stored, Acc>* heads, size num_heads, const decode_copies<Acc>&) noexcept;
-  void (*merge_row)(const Acc* part, const Acc* factor, size step, size parts, size d, Query* to, size col) noexcept;
-};
-
 template <typename Query, typename Stored, typename Acc>
 decode_kernel<Query, Stored, Acc> select_decode(isa target) {
-  constexpr bool wide = std::is_same<Acc, double>::value;
-  switch (resolve(target)) {
-#if HEED_X86
-    case isa::avx512:
-    case isa::avx512_bf16: {
-      using V = std::conditional_t<wide, avx512::f64, avx512::f32>;
-      return {avx512::load_block<V, Query>, avx512::decode<V, Stored>, avx512::merge_row<V, Query>};
-    }
-    case isa::avx2: {
-      using V = std::conditional_t<wide, avx2::f64, avx2::f32>;
-      return {avx2::load_block<V, Query>, avx2::decode<V, Stored>, avx2::merge_row<V, Query>};
-    }
-#endif
-    default: {
-      using V = std::conditional_t<wide, baseline::f64, baseline::f32>;
-      return {baseline::load_block<V, Query>, baseline::decode<V, Stored>, baseline::merge_row<V, Query>};
-    }
-  }
+  return with_kernels(target, [](auto set) { return decltype(set)::template decoding<Query, Stored, Acc>(); });
 }
 
 /// Whether sequence b has so few queries for its keys that decode beats the forward kernel. That one spends as much on a single query
@@ -111,7 +86,7 @@ Acc weigh_parts(const decode_results<Acc>& results, index parts, index row, cons
   }
   const bool empty = bits_of(sum) == 0;  // no key and no sink
   for (index s = 0; s < parts; ++s) results.sum(s, row) = empty ? Acc(0) : results.sum(s, row) / sum;
-  return empty ? negative_infinity<Acc>() : static_cast<Acc>(top * ln2 + std::log(static_cast<double>(sum)));
+  return log_sum_exp(top, sum);
 }
 
 /// Key/value heads that are decoded together: all, where their rows lie side by side, for then the bytes come in the order of memory;

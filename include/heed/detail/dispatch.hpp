@@ -62,38 +62,28 @@ row_source<kernel_scalar<Stored>> source_of(const stored_rows<Stored>& rows) {
           false};
 }
 
-/// The forward kernel of one instruction set.
-template <typename In, typename Stored, typename Acc>
-struct forward_kernel {
-  void (*run)(const forward_params<In, Stored, Acc>&) noexcept;
-  size block_rows;  // queries that it takes at a time
-};
-
-template <typename In, typename Stored, typename Acc>
-forward_kernel<In, Stored, Acc> select_forward(isa target) {
-  constexpr bool wide = std::is_same<Acc, double>::value;
+/// The one place that goes from an instruction set to its kernels: choose(kernels of it), see kernel/all.inc.
+template <typename Choose>
+auto with_kernels(isa target, const Choose& choose) {
   switch (resolve(target)) {
 #if HEED_X86
     case isa::avx512_bf16:
 #if HEED_X86_BF16
-      if constexpr (std::is_same<In, bfloat16_bits>::value && std::is_same<Stored, bfloat16_bits>::value)
-        return {avx512_bf16::forward<avx512::f32, In, Stored>, avx512::forward_width<avx512::f32>};
+      return choose(avx512_bf16::kernels());
 #endif
-      [[fallthrough]];
-    case isa::avx512: {
-      using V = std::conditional_t<wide, avx512::f64, avx512::f32>;
-      return {avx512::forward<V, In, Stored>, avx512::forward_width<V>};
-    }
-    case isa::avx2: {
-      using V = std::conditional_t<wide, avx2::f64, avx2::f32>;
-      return {avx2::forward<V, In, Stored>, avx2::forward_width<V>};
-    }
+    case isa::avx512:
+      return choose(avx512::kernels());
+    case isa::avx2:
+      return choose(avx2::kernels());
 #endif
-    default: {
-      using V = std::conditional_t<wide, baseline::f64, baseline::f32>;
-      return {baseline::forward<V, In, Stored>, baseline::forward_width<V>};
-    }
+    default:
+      return choose(baseline::kernels());
   }
+}
+
+template <typename In, typename Stored, typename Acc>
+forward_kernel<In, Stored, Acc> select_forward(isa target) {
+  return with_kernels(target, [](auto set) { return decltype(set)::template attention<In, Stored, Acc>(); });
 }
 
 }  // namespace detail

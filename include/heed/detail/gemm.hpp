@@ -20,34 +20,9 @@ struct projection {
   matrix_view<Scalar> out;
 };
 
-/// The kernels of one instruction set; panel_cols is the width of the register tile.
-template <typename In>
-struct gemm_kernel {
-  void (*many)(const gemm_params<In>&) noexcept;
-  void (*few)(const gemm_params<In>&) noexcept;
-  size panel_cols;
-};
-
 template <typename In>
 gemm_kernel<In> select_gemm(isa target) {
-  constexpr bool wide = std::is_same<In, double>::value;
-  switch (resolve(target)) {
-#if HEED_X86
-    case isa::avx512:
-    case isa::avx512_bf16: {
-      using V = std::conditional_t<wide, avx512::f64, avx512::f32>;
-      return {avx512::gemm<V, In>, avx512::gemm_few<V, In>, V::lanes * V::tile_vectors};
-    }
-    case isa::avx2: {
-      using V = std::conditional_t<wide, avx2::f64, avx2::f32>;
-      return {avx2::gemm<V, In>, avx2::gemm_few<V, In>, V::lanes * V::tile_vectors};
-    }
-#endif
-    default: {
-      using V = std::conditional_t<wide, baseline::f64, baseline::f32>;
-      return {baseline::gemm<V, In>, baseline::gemm_few<V, In>, V::lanes * V::tile_vectors};
-    }
-  }
+  return with_kernels(target, [](auto set) { return decltype(set)::template product<In>(); });
 }
 
 /// How x is multiplied by its weights: rows of x are cut into blocks and, where these are too few for the threads, columns into

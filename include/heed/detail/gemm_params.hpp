@@ -52,5 +52,13 @@ constexpr size gemm_scratch(size rows, size depth, size panel_cols) {
 constexpr size gemm_few_cols = 512;
 constexpr size gemm_few_scratch(size rows, size depth) { return rows * (gemm_stride(depth) + gemm_few_cols); }
 
+/// The kernels of one instruction set; panel_cols is the width of the register tile.
+template <typename In>
+struct gemm_kernel {
+  void (*many)(const gemm_params<In>&) noexcept;
+  void (*few)(const gemm_params<In>&) noexcept;
+  size panel_cols;
+};
+
 }  // namespace detail
 HEED_NAMESPACE_END

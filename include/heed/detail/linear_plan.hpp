@@ -2,7 +2,6 @@
 
 #include <heed/detail/cpu.hpp>
 #include <heed/detail/dispatch.hpp>
-#include <heed/detail/linear_kernels.hpp>
 #include <heed/detail/linear_problem.hpp>
 #include <heed/workspace.hpp>
 
@@ -13,39 +12,9 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// The kernel of one instruction set, and how many rows its register tile has.
-template <typename In, typename Acc>
-struct linear_kernel {
-  size (*run)(const linear_params<In, Acc>&) noexcept;
-  size tile_rows;
-
-  /// Tokens of a chunk where the caller leaves it to the library. Within a chunk a token costs chunk / 2 (d_k + d_v) multiply-adds, on
-  /// top of 2 d_k d_v for the state: a longer chunk is more work, has longer sums to round and leaves the first-level cache; a shorter
-  /// one brings the state through the registers more often. float, d = 64, ns a token: with AVX-512 and 48 KiB of cache 137 at 32, 156
-  /// at 48, 166 at 64, 195 at 96; with AVX2 and 32 KiB 232 at 16, 238 at 24, 244 at 32.
-  index chunk() const { return index{4 * tile_rows}; }
-};
-
 template <typename In, typename Acc>
 linear_kernel<In, Acc> select_linear(isa target) {
-  constexpr bool wide = std::is_same<Acc, double>::value;
-  switch (resolve(target)) {
-#if HEED_X86
-    case isa::avx512:
-    case isa::avx512_bf16: {
-      using V = std::conditional_t<wide, avx512::f64, avx512::f32>;
-      return {avx512::linear<V, In>, V::tile_rows};
-    }
-    case isa::avx2: {
-      using V = std::conditional_t<wide, avx2::f64, avx2::f32>;
-      return {avx2::linear<V, In>, V::tile_rows};
-    }
-#endif
-    default: {
-      using V = std::conditional_t<wide, baseline::f64, baseline::f32>;
-      return {baseline::linear<V, In>, V::tile_rows};
-    }
-  }
+  return with_kernels(target, [](auto set) { return decltype(set)::template recurrence<In, Acc>(); });
 }
 
 /// The most tokens that a caller gets in one chunk.

@@ -27,6 +27,9 @@ struct half_bits {
 /// The diagonal band of visible pairs that causal masks and windows make: query i sees key j when i + low <= j <= i + high.
 struct band {
   size low = -unbounded, high = unbounded;
+
+  /// Whether queries [i, i + ni) see all of the keys [j, j + nj).
+  constexpr bool shows(size i, size ni, size j, size nj) const { return j >= i + ni - 1 + low && j + nj - 1 <= i + high; }
 };
 
 /// A block of scores or weights that a kernel has in scratch: the one of query i and key j is
@@ -53,7 +56,8 @@ struct block_mask_params {
   bool whole_needs_no_hook = false;  // a block of state 2 has nothing that mask_hook would hide
 };
 
-/// How a score comes from a dot product, in this order; then the softmax with the sink, then weight_hook.
+/// How a score comes from a dot product, in this order; then the softmax with the sink, then weight_hook. Kernels and plans ask the
+/// functions below which terms are there: a new term is added to them, to score.hpp and to kernel/score.inc.
 template <typename Acc>
 struct score_params {
   Acc scale = 1;
@@ -73,6 +77,30 @@ struct score_params {
   Acc sink = 0;                 // joins the denominator, has no value
   block_hook<Acc> weight_hook;  // dropout: changes exp(s - max) after it has been summed
   size b = 0, h = 0;            // which head of which sequence this is, for the hooks
+
+  bool capped() const { return softcap > 0; }
+  /// With a slope that is 0 there is nothing to add.
+  bool sloped() const { return alibi_slope != 0; }
+  /// Whether scores are more than scaled dot products before a score function sees them.
+  bool changes_scores() const { return capped() || bias || sloped(); }
+  /// Whether one of the queries [i, i + ni) may not see one of the keys [j, j + nj), for another reason than mask_hook or blocks.
+  bool may_hide(size i, size ni, size j, size nj) const {
+    return !band.shows(i, ni, j, nj) || keep || bias || score_hook.run;
+  }
+  /// Whether mask_hook has a say in a block of the block mask that is in `state`.
+  bool asks_mask_hook(int state) const { return mask_hook.run && !(state == 2 && blocks.whole_needs_no_hook); }
+  /// Whether hooks get whole blocks of scores, the pairs past the band too.
+  bool hooks_see(bool asked_mask_hook) const { return score_hook.run || asked_mask_hook || weight_hook.run; }
+
+  /// The same for scores whose keys are where queries were.
+  score_params transposed() const {
+    score_params t = *this;
+    t.bias_row = bias_col, t.bias_col = bias_row;
+    t.keep_row = keep_col, t.keep_col = keep_row;
+    t.band.low = -band.high, t.band.high = -band.low;
+    t.alibi_offset = -alibi_offset;
+    return t;
+  }
 };
 
 /// The key or value rows of one head as a kernel reads them: the plain twin of stored_rows.
@@ -131,6 +159,13 @@ constexpr size forward_scratch(size width, size group, size d_k, size d_v, size 
   return width * (group * (padded_row(d_k) + padded_row(d_v)) + 2 * block + padded_row(d_v)) +
          (copies ? block * (padded_row(d_k) + padded_row(d_v)) : 0);
 }
+
+/// The forward kernel of one instruction set.
+template <typename In, typename Stored, typename Acc>
+struct forward_kernel {
+  void (*run)(const forward_params<In, Stored, Acc>&) noexcept;
+  size block_rows;  // queries that it takes at a time
+};
 
 }  // namespace detail
 HEED_NAMESPACE_END

@@ -49,6 +49,15 @@ Acc score_of(const score_params<Acc>& score, const Acc& dot, size i, size j) {
   return s;
 }
 
+/// The natural log-sum-exp of a row whose largest score is `max`, in units of log 2, and whose sum of 2^(s - max) is `sum`; -infinity for
+/// the empty row, which has seen no key and has no sink: its sum is exactly 0.
+template <typename Acc>
+Acc log_sum_exp(const Acc& max, const Acc& sum) {
+  constexpr double ln2 = 0.69314718055994531;
+  if (bits_of(sum) == 0) return negative_infinity<Acc>();
+  return static_cast<Acc>(static_cast<double>(max) * ln2 + std::log(static_cast<double>(sum)));
+}
+
 /// Whether a score function has masked the pair whose score this is.
 template <typename Acc>
 bool masked_by_function(const score_params<Acc>& score, const Acc& s) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <heed/detail/simd/region.hpp>
+#include <heed/detail/kernel/boundary.hpp>
 
 #if HEED_X86
 HEED_NAMESPACE_BEGIN
@@ -253,6 +253,8 @@ HEED_INLINE double sum(f64 a) {
   const __m128d x = _mm_add_pd(_mm256_castpd256_pd128(a.reg), _mm256_extractf128_pd(a.reg, 1));
   return _mm_cvtsd_f64(_mm_add_sd(x, _mm_unpackhi_pd(x, x)));
 }
+
+#include <heed/detail/kernel/all.inc>
 
 HEED_END_REGION
 HEED_NAMESPACE_END

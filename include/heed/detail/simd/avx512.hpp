@@ -1,6 +1,6 @@
 #pragma once
 
-#include <heed/detail/simd/region.hpp>
+#include <heed/detail/kernel/boundary.hpp>
 
 #if HEED_X86
 HEED_NAMESPACE_BEGIN
@@ -245,6 +245,8 @@ HEED_INLINE f64 sums(const f64 (&v)[8]) {
   return even_quarters(a, b) + odd_quarters(a, b);
 }
 HEED_INLINE double sum(f64 a) { return _mm512_reduce_add_pd(a.reg); }
+
+#include <heed/detail/kernel/all.inc>
 
 HEED_END_REGION
 HEED_NAMESPACE_END

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <heed/detail/simd/region.hpp>
+#include <heed/detail/kernel/boundary.hpp>
 
 #if HEED_NEON
 HEED_NAMESPACE_BEGIN
@@ -193,6 +193,8 @@ HEED_INLINE void transpose(f64 (&v)[2]) {
 }
 HEED_INLINE f64 sums(const f64 (&v)[2]) { return {vpaddq_f64(v[0].reg, v[1].reg)}; }
 HEED_INLINE double sum(f64 a) { return vaddvq_f64(a.reg); }
+
+#include <heed/detail/kernel/all.inc>
 
 HEED_END_REGION
 HEED_NAMESPACE_END

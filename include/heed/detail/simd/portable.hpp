@@ -1,6 +1,6 @@
 #pragma once
 
-#include <heed/detail/simd/region.hpp>
+#include <heed/detail/kernel/boundary.hpp>
 
 #if !HEED_X86 && !HEED_NEON
 HEED_NAMESPACE_BEGIN
@@ -244,6 +244,8 @@ HEED_INLINE portable_vector<S, N> sums(const portable_vector<S, N> (&v)[unsigned
 }
 
 #undef HEED_EACH_LANE
+
+#include <heed/detail/kernel/all.inc>
 
 HEED_END_REGION
 HEED_NAMESPACE_END

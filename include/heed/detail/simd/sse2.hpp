@@ -1,6 +1,6 @@
 #pragma once
 
-#include <heed/detail/simd/region.hpp>
+#include <heed/detail/kernel/boundary.hpp>
 
 #if HEED_X86
 HEED_NAMESPACE_BEGIN
@@ -238,6 +238,8 @@ HEED_INLINE f64 sums(const f64 (&v)[2]) {
   return t[0] + t[1];
 }
 HEED_INLINE double sum(f64 a) { return _mm_cvtsd_f64(_mm_add_sd(a.reg, _mm_unpackhi_pd(a.reg, a.reg))); }
+
+#include <heed/detail/kernel/all.inc>
 
 HEED_END_REGION
 HEED_NAMESPACE_END
