@@ -14,30 +14,46 @@ HEED_NAMESPACE_BEGIN
 /// in pairs (AVX512-BF16), for which it rounds the weights to bfloat16.
 enum class isa : unsigned char { automatic, baseline, avx2, avx512, avx512_bf16 };
 
+namespace detail {
+/// An instruction set: its name, and what a CPU must have for its kernels; null: every CPU has it. (A file built with HEED_PORTABLE knows
+/// no other.)
+struct isa_entry {
+  isa target;
+  const char* name;
+  bool cpu_features::*feature;
+};
+/// All of them, the widest last.
+inline constexpr isa_entry isas[] = {{isa::baseline, "baseline", nullptr},
+                                     {isa::avx2, "avx2", &cpu_features::avx2},
+                                     {isa::avx512, "avx512", &cpu_features::avx512},
+                                     {isa::avx512_bf16, "avx512_bf16", &cpu_features::avx512_bf16}};
+
+/// The entry of a target; null: it has none.
+constexpr const isa_entry* find_isa(isa target) {
+  for (const isa_entry& entry : isas)
+    if (entry.target == target) return &entry;
+  return nullptr;
+}
+/// Whether this CPU has kernels for a target.
+inline bool is_available(isa target) {
+  if (target == isa::automatic) return true;
+  const isa_entry* const entry = find_isa(target);
+  return entry && (!entry->feature || cpu().*entry->feature);
+}
+}  // namespace detail
+
 /// "automatic", "baseline", "avx2", "avx512" or "avx512_bf16"; "unknown" for a number that is none of them.
 constexpr const char* name(isa target) {
-  switch (target) {
-    case isa::automatic:
-      return "automatic";
-    case isa::baseline:
-      return "baseline";
-    case isa::avx2:
-      return "avx2";
-    case isa::avx512:
-      return "avx512";
-    case isa::avx512_bf16:
-      return "avx512_bf16";
-    default:
-      return "unknown";
-  }
+  if (target == isa::automatic) return "automatic";
+  const detail::isa_entry* const entry = detail::find_isa(target);
+  return entry ? entry->name : "unknown";
 }
 
 /// The instruction sets that this CPU and operating system have kernels for, the widest last.
 inline std::vector<isa> available_isas() {
-  std::vector<isa> available{isa::baseline};
-  if (detail::cpu().avx2) available.push_back(isa::avx2);
-  if (detail::cpu().avx512) available.push_back(isa::avx512);
-  if (detail::cpu().avx512_bf16) available.push_back(isa::avx512_bf16);
+  std::vector<isa> available;
+  for (const detail::isa_entry& entry : detail::isas)
+    if (detail::is_available(entry.target)) available.push_back(entry.target);
   return available;
 }
 
@@ -49,12 +65,9 @@ inline isa best_isa() {
 }
 
 namespace detail {
-/// Whether this CPU has kernels for a target. (A file built with HEED_PORTABLE knows none but `baseline`.)
-inline bool is_available(isa target) { return target <= best_isa() || (target == isa::avx512_bf16 && cpu().avx512_bf16); }
-
 /// Refuses an instruction set that this CPU lacks.
 inline void check_target(const char* function, isa target) {
-  if (target > isa::avx512_bf16)
+  if (target != isa::automatic && !find_isa(target))
     fail_with("heed::", function, ": target must be a heed::isa, 0 to ", int(isa::avx512_bf16), ", but is ", int(target));
   if (!is_available(target))
     fail_with("heed::", function, ": target ", name(target), " is not available: the best that this CPU has is ", name(best_isa()));
