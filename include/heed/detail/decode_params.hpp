@@ -20,7 +20,7 @@ struct decode_params {
   Acc* out = nullptr;       // rows x d_v, dense: sum over j of 2^(s - max) times value j
   Acc* max = nullptr;       // the largest score s of each row in units of log 2; the lowest finite number if there is none
   Acc* sum = nullptr;       // sum over j of 2^(s - max); 0: the row saw no key
-  void* scratch = nullptr;  // 64-byte aligned, decode_scratch elements of the accumulator type
+  void* scratch = nullptr;  // 64-byte aligned, of the bytes of a decode_layout
 };
 
 /// Keys that are scored, then weighed, then summed up, at most: a multiple of every vector's lanes and of the keys of every register
@@ -29,26 +29,40 @@ constexpr size decode_block = 48;
 /// Half as many where a row has more bytes than this, so that K and V rows stay in the nearest cache (12 KiB each for 128 floats).
 constexpr size decode_block_of(size row_bytes) { return row_bytes > 256 ? decode_block / 2 : decode_block; }
 
-/// Elements of scratch that a head needs: packed queries, scores, and of each row its running sums, a vector of the widest instruction
-/// set, its maximum and its rescale.
-constexpr size decode_scratch(size rows, size d_k) {
-  constexpr size widest = padded_row(1);
-  return rows * (padded_row(d_k) + decode_block) + padded_row(rows) * (widest + 2);
-}
+/// Where a head keeps what: packed queries, scores, and of each row its running sums (a vector of the widest instruction set), its maximum
+/// and its rescale.
+template <typename Acc>
+struct decode_layout : scratch_layout {
+  size query, scores, sums, maxima, alpha;
+
+  decode_layout(size rows, size d_k) {
+    constexpr size widest = padded_row(1);
+    query = take<Acc>(rows * padded_row(d_k));
+    scores = take<Acc>(rows * decode_block);
+    sums = take<Acc>(padded_row(rows) * widest);
+    maxima = take<Acc>(padded_row(rows));
+    alpha = take<Acc>(padded_row(rows));
+  }
+};
 
 /// Scratch that the heads of a worker use in turns: copies of a block of keys and values, and which pairs of the block are seen.
+template <typename Acc>
+struct decode_copies_layout : scratch_layout {
+  size key, value, seen;
+
+  decode_copies_layout(size rows, size d_k, size d_v) {
+    key = take<Acc>(decode_block * padded_row(d_k));
+    value = take<Acc>(decode_block * padded_row(d_v));
+    seen = take<bool>(rows * decode_block);
+  }
+};
 template <typename Acc>
 struct decode_copies {
   Acc *key, *value;
   bool* seen;
 
-  /// Elements that `rows` query rows need.
-  static constexpr size elements(size rows, size d_k, size d_v) {
-    return decode_block * (padded_row(d_k) + padded_row(d_v)) + rows * decode_block;
-  }
-  static decode_copies carve(Acc* scratch, size d_k, size d_v) {
-    Acc* const value = scratch + decode_block * padded_row(d_k);
-    return {scratch, value, reinterpret_cast<bool*>(value + decode_block * padded_row(d_v))};
+  static decode_copies carve(void* scratch, const decode_copies_layout<Acc>& at) {
+    return {scratch_at<Acc>(scratch, at.key), scratch_at<Acc>(scratch, at.value), scratch_at<bool>(scratch, at.seen)};
   }
 };
 

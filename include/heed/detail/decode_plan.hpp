@@ -135,10 +135,10 @@ decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
 
   plan.score_bytes = padded_bytes(group * index{sizeof(score_params<Acc>)});
   plan.query_bytes = padded_bytes(plan.rows * padded_row(d_k) * index{sizeof(Acc)});
-  plan.head_bytes = plan.score_bytes + plan.query_bytes + padded_bytes(decode_scratch(plan.rows, d_k) * index{sizeof(Acc)});
+  plan.head_bytes = plan.score_bytes + plan.query_bytes + decode_layout<Acc>(plan.rows, d_k).bytes();
   plan.params_bytes = padded_bytes(plan.together * index{sizeof(decode_params<In, Acc>)});
   plan.worker_bytes = plan.params_bytes + plan.together * plan.head_bytes +
-                      padded_bytes(decode_copies<Acc>::elements(plan.rows, d_k, d_v) * index{sizeof(Acc)});
+                      decode_copies_layout<Acc>(plan.rows, d_k, d_v).bytes();
   plan.result_size = plan.rows * (d_v + 2);
   plan.bytes = plan.workers * plan.worker_bytes + batch * kv_heads * plan.longest * plan.result_size * index{sizeof(Acc)};
   return plan;
@@ -216,7 +216,7 @@ void decode(const problem<Scalar, Stored>& p, const decode_plan& plan, void* mem
       params.scratch = of_head + plan.score_bytes + plan.query_bytes;
     }
     unsigned char* const copies = own + plan.params_bytes + plan.together * plan.head_bytes;
-    kernel.run(heads, num_heads, decode_copies<Acc>::carve(reinterpret_cast<Acc*>(copies), d_k, d_v));
+    kernel.run(heads, num_heads, decode_copies<Acc>::carve(copies, decode_copies_layout<Acc>(plan.rows, d_k, d_v)));
   });
 
   for_each_task(p.batch() * kv_heads, plan.workers, p.options.executor, [&](index task, int) {

@@ -136,7 +136,7 @@ struct forward_params {
   size n_kv = 0, d_k = 0, d_v = 0;
   size group = 1;           // blocks of queries that go through the keys together, at most forward_group_limit
   size kv_heads = 1;        // key/value heads whose queries may go together; more than one: they lie side by side
-  void* scratch = nullptr;  // 64-byte aligned, forward_scratch elements of the accumulator type
+  void* scratch = nullptr;  // 64-byte aligned, of the bytes of a forward_layout
 };
 
 /// Keys whose scores are in scratch at a time.
@@ -151,14 +151,45 @@ constexpr size padded_row(size n) { return (n + 15) / 16 * 16; }
 /// Blocks of queries, and heads, that go through the keys together at most.
 constexpr size forward_group_limit = 48, forward_heads_limit = 8;
 
-/// Elements of scratch that a call with blocks of `width` queries needs: packed queries and sums of values of each block that goes
-/// together, the scores, which pairs are seen (bytes, no more than one element a pair), a part of the sums, and copies of a block of
-/// keys and of values.
-constexpr size forward_scratch(size width, size group, size d_k, size d_v, size n_kv, bool copies) {
-  const size block = n_kv < forward_block ? n_kv : forward_block;
-  return width * (group * (padded_row(d_k) + padded_row(d_v)) + 2 * block + padded_row(d_v)) +
-         (copies ? block * (padded_row(d_k) + padded_row(d_v)) : 0);
+/// Lays out scratch, piece after piece, each from a cache line on; offsets are bytes.
+class scratch_layout {
+ public:
+  size bytes() const { return bytes_; }
+
+ protected:
+  template <typename Element>
+  size take(size count) {
+    const size offset = bytes_;
+    bytes_ += padded_bytes(count * static_cast<size>(sizeof(Element)));
+    return offset;
+  }
+
+ private:
+  size bytes_ = 0;
+};
+template <typename Element>
+Element* scratch_at(void* scratch, size offset) {
+  return reinterpret_cast<Element*>(static_cast<unsigned char*>(scratch) + offset);
 }
+
+/// Where the forward kernel, with blocks of `width` queries, keeps what: packed queries and sums of values of each block that goes
+/// together, the scores, which pairs are seen, a part of the sums, and (with `copies`) a block of keys and of values.
+template <typename Acc>
+struct forward_layout : scratch_layout {
+  size query_size, sums_size;  // elements of one block of queries
+  size queries, scores, seen, part, key_copy, value_copy;
+
+  forward_layout(size width, size group, size d_k, size d_v, size n_kv, bool copies)
+      : query_size(width * padded_row(d_k)), sums_size(width * padded_row(d_v)) {
+    const size block = n_kv < forward_block ? n_kv : forward_block, copied = copies ? block : 0;
+    queries = take<Acc>(group * (query_size + sums_size));
+    scores = take<Acc>(block * width);
+    seen = take<bool>(block * width);
+    part = take<Acc>(sums_size);
+    key_copy = take<Acc>(copied * padded_row(d_k));
+    value_copy = take<Acc>(copied * padded_row(d_v));
+  }
+};
 
 /// The forward kernel of one instruction set.
 template <typename In, typename Stored, typename Acc>

@@ -113,8 +113,7 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, index width, const C
   plan.tasks = plan.tasks_per_head * p.batch() * plan.bundles;
   plan.workers = workers_of(p.options, plan.tasks);
   plan.head_bytes = padded_bytes(plan.heads * index{sizeof(head_type)});
-  const index scratch = forward_scratch(width, plan.group, d_k, d_v, p.key.rows, copies) * element;
-  plan.worker_bytes = plan.head_bytes + padded_bytes(scratch);
+  plan.worker_bytes = plan.head_bytes + forward_layout<Acc>(width, plan.group, d_k, d_v, p.key.rows, copies).bytes();
   if (plan.tasks > 0) plan.bytes = plan.worker_bytes * plan.workers;
   return plan;
 }
