@@ -12,7 +12,7 @@ template <typename Stored, typename Acc>
 struct decode_params {
   const Acc* query = nullptr;  // rows x d_k
   size query_row = 0;
-  row_source<Stored> key, value;
+  stored_rows<Stored> key, value;
   const score_params<Acc>* score = nullptr;  // one for each head of the group
   size rows = 0, n_q = 1;
   size d_k = 0, d_v = 0;

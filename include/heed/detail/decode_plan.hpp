@@ -201,8 +201,8 @@ void decode(const problem<Scalar, Stored>& p, const decode_plan& plan, void* mem
       decode_params<In, Acc>& params = *new (heads + n) decode_params<In, Acc>;
       params.query = query;
       params.query_row = padded_row(d_k);
-      params.key = source_of(head.key);
-      params.value = source_of(head.value);
+      params.key = kernel_rows(head.key);
+      params.value = kernel_rows(head.value);
       params.score = score;
       params.rows = p.n_q(b) * group;
       params.n_q = p.n_q(b);

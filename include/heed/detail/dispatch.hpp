@@ -47,19 +47,15 @@ constexpr bool has_kernels = std::is_same<Scalar, double>::value
                                  : std::is_same<accumulator_t<Scalar>, float>::value && !std::is_same<Stored, double>::value &&
                                        !std::is_void<kernel_scalar<Stored>>::value;
 
-/// Rows as a kernel reads them.
+/// The same rows with their elements as a kernel sees them.
 template <typename Stored>
-row_source<kernel_scalar<Stored>> source_of(const stored_rows<Stored>& rows) {
-  return {reinterpret_cast<const kernel_scalar<Stored>*>(rows.data),
-          rows.row_stride,
-          rows.col_stride,
-          rows.pages,
-          rows.page_rows,
-          rows.page_stride,
-          rows.scales,
-          rows.scale_stride,
-          rows.scale_page_stride,
-          false};
+stored_rows<kernel_scalar<Stored>> kernel_rows(const stored_rows<Stored>& from) {
+  stored_rows<kernel_scalar<Stored>> to;
+  to.data = reinterpret_cast<const kernel_scalar<Stored>*>(from.data);
+  to.rows = from.rows, to.cols = from.cols, to.row = from.row, to.col = from.col;
+  to.pages = from.pages, to.page_rows = from.page_rows, to.page_stride = from.page_stride;
+  to.scales = from.scales, to.scale_row = from.scale_row, to.scale_page_stride = from.scale_page_stride;
+  return to;
 }
 
 /// The one place that goes from an instruction set to its kernels: choose(kernels of it), see kernel/all.inc.

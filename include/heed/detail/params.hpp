@@ -103,16 +103,38 @@ struct score_params {
   }
 };
 
-/// The key or value rows of one head as a kernel reads them: the plain twin of stored_rows.
+/// The key or value rows of one head as they are stored: anywhere in memory or in pages, in any type, with or without a scale per row.
+/// Plans and kernels look at them through this.
 template <typename Stored>
-struct row_source {
+struct stored_rows {
   const Stored* data = nullptr;
+  size rows = 0, cols = 0;
   size row = 0, col = 1;        // strides, in elements
-  const size* pages = nullptr;  // row j is row j % page_rows of page pages[j / page_rows]; null: rows lie one `row` apart
+  const size* pages = nullptr;  // row j is row j % page_rows of page pages[j / page_rows]; null: rows are one `row` apart
   size page_rows = 1, page_stride = 0;
   const float* scales = nullptr;  // the factor of each row; null: 1
   size scale_row = 0, scale_page_stride = 0;
   bool gather = false;  // a block of rows is copied before it is multiplied, though a kernel could read it in place
+
+  const Stored* row_at(size j) const {
+    return pages ? data + pages[j / page_rows] * page_stride + j % page_rows * row : data + j * row;
+  }
+  /// The scale of row j; those of the rows of its run are scale_row apart.
+  const float* scale_at(size j) const {
+    return pages ? scales + pages[j / page_rows] * scale_page_stride + j % page_rows * scale_row : scales + j * scale_row;
+  }
+  /// How many of the `most` rows from j on are one stride apart.
+  size run_at(size j, size most) const {
+    if (!pages) return most;
+    const size left = page_rows - j % page_rows;
+    return left < most ? left : most;
+  }
+  /// Element c of row j as a number of type Acc.
+  template <typename Acc>
+  Acc at(size j, size c) const {
+    const Acc element(row_at(j)[c * col]);
+    return scales ? Acc(element * Acc(*scale_at(j))) : element;
+  }
 };
 
 /// One head of a forward call.
@@ -121,7 +143,7 @@ struct forward_head {
   const In* query = nullptr;
   In* out = nullptr;
   Acc* lse = nullptr;  // natural log, one for each query row; null: not wanted
-  row_source<Stored> key, value;
+  stored_rows<Stored> key, value;
   score_params<Acc> score;
   size kv_head = 0;  // its number
 };

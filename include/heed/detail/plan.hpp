@@ -21,8 +21,8 @@ auto kernel_head(const head_problem<Scalar, Stored>& head) {
   using In = kernel_scalar<Scalar>;
   forward_head<In, kernel_scalar<Stored>, accumulator_t<Scalar>> one;
   one.query = reinterpret_cast<const In*>(head.query.data);
-  one.key = source_of(head.key);
-  one.value = source_of(head.value);
+  one.key = kernel_rows(head.key);
+  one.value = kernel_rows(head.value);
   one.out = reinterpret_cast<In*>(head.out.data);
   one.lse = head.lse.data;
   one.score = head.score;

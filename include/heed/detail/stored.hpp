@@ -1,5 +1,6 @@
 #pragma once
 
+#include <heed/detail/params.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
@@ -7,30 +8,6 @@
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
-
-/// The key or value rows of one head as they are stored: anywhere in memory or in pages, in any type, with or without a scale per row.
-template <typename Stored>
-struct stored_rows {
-  const Stored* data = nullptr;
-  index rows = 0, cols = 0, row_stride = 0, col_stride = 1;
-  const index* pages = nullptr;  // row j is row j % page_rows of page pages[j / page_rows]; null: rows lie one row_stride apart
-  index page_rows = 1, page_stride = 0;
-  const float* scales = nullptr;  // the factor of each row; null: 1
-  index scale_stride = 0, scale_page_stride = 0;
-
-  const Stored* row(index j) const {
-    return pages ? data + pages[j / page_rows] * page_stride + j % page_rows * row_stride : data + j * row_stride;
-  }
-  float scale(index j) const {
-    return pages ? scales[pages[j / page_rows] * scale_page_stride + j % page_rows * scale_stride] : scales[j * scale_stride];
-  }
-  /// Element c of row j as a number of type Acc.
-  template <typename Acc>
-  Acc at(index j, index c) const {
-    const Acc element(row(j)[c * col_stride]);
-    return scales ? Acc(element * Acc(scale(j))) : element;
-  }
-};
 
 /// One sequence of a paged cache: how many tokens it has, and the pages that hold them.
 struct paged_sequence {
@@ -72,13 +49,13 @@ struct stored_tensor {
     stored_rows<Stored> one;
     one.rows = count;
     one.cols = cols;
-    one.row_stride = elements.row_stride;
-    one.col_stride = elements.col_stride;
+    one.row = elements.row_stride;
+    one.col = elements.col_stride;
     const index entry = sequences ? 0 : b;
     one.data = elements.head(entry, h, first, count).data;
     if (scales.data) {
       one.scales = scales.head(entry, h, first, count).data;
-      one.scale_stride = scales.row_stride;
+      one.scale_row = scales.row_stride;
     }
     if (sequences) {
       one.pages = paged(b).pages.data();
