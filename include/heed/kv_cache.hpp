@@ -1,7 +1,7 @@
 #pragma once
 
 #include <heed/attention.hpp>
-#include <heed/detail/quantise.hpp>
+#include <heed/detail/storage.hpp>
 #include <heed/reference.hpp>
 
 #include <algorithm>
@@ -197,7 +197,7 @@ class kv_cache {
     storage grown(index from, index to) const {
       storage larger(batch, heads, dim);
       larger.elements = grown_rows(elements, from, to, dim);
-      if (detail::is_quantised<Stored>) larger.scales = grown_rows(scales, from, to, 1);
+      if (detail::storage_traits<Stored>::has_scales) larger.scales = grown_rows(scales, from, to, 1);
       return larger;
     }
     template <typename Element>
@@ -212,7 +212,7 @@ class kv_cache {
       index longest = 0;
       for (const index length : cache.lengths_) longest = (std::max)(longest, length);
       tensor_view<const float> row_scales;
-      if (detail::is_quantised<Stored>) row_scales = bhnd(scales.data(), batch, heads, capacity, 1);
+      if (detail::storage_traits<Stored>::has_scales) row_scales = bhnd(scales.data(), batch, heads, capacity, 1);
       detail::stored_tensor<Stored> view(bhnd(elements.data(), batch, heads, capacity, dim), row_scales, batch, longest);
       view.first_rows = cache.first_.data();
       view.lengths = cache.lengths_.data();
@@ -282,7 +282,7 @@ class kv_cache {
     };
     for (storage* part : {&key_, &value_}) {
       move_rows_of(part->elements, part->heads, part->dim);
-      if (detail::is_quantised<Stored>) move_rows_of(part->scales, part->heads, 1);
+      if (detail::storage_traits<Stored>::has_scales) move_rows_of(part->scales, part->heads, 1);
     }
     first_[s] = 0;
   }
@@ -292,8 +292,8 @@ class kv_cache {
       const matrix_view<const std::remove_const_t<Scalar>> from =
           tensor_view<const std::remove_const_t<Scalar>>(tokens).head(entry, h, 0, tokens.rows);
       const matrix_view<Stored> to = part.rows(capacity_).head(b, h, first, tokens.rows);
-      float* scales = detail::is_quantised<Stored> ? part.scales.data() + (b * part.heads + h) * capacity_ + first : nullptr;
-      for (index i = 0; i < tokens.rows; ++i) detail::store_row(from, to, scales ? scales + i : nullptr, i);
+      float* scales = detail::storage_traits<Stored>::has_scales ? part.scales.data() + (b * part.heads + h) * capacity_ + first : nullptr;
+      for (index i = 0; i < tokens.rows; ++i) detail::storage_traits<Stored>::store_row(from, to, scales ? scales + i : nullptr, i);
     }
   }
 

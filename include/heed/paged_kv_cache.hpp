@@ -205,7 +205,7 @@ class paged_kv_cache {
     pool without_pages() const { return {0, page_rows, heads, dim, {}, {}}; }
     void allocate() {
       elements.resize(static_cast<std::size_t>(num_pages * heads * page_rows * dim));
-      if (detail::is_quantised<Stored>) scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));
+      if (detail::storage_traits<Stored>::has_scales) scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));
     }
     index bytes() const { return static_cast<index>(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
     tensor_view<const Stored> all_rows() const { return bhnd(elements.data(), num_pages, heads, page_rows, dim); }
@@ -224,7 +224,7 @@ class paged_kv_cache {
       for (index h = 0; h < heads; ++h) {
         const matrix_view<Stored> to = bhnd(elements.data(), num_pages, heads, page_rows, dim).head(page, h, row, 1);
         float* scale = scales.empty() ? nullptr : &scales[static_cast<std::size_t>((page * heads + h) * page_rows + row)];
-        detail::store_row(tensor_view<const Element>(tokens).head(0, h, i, 1), to, scale, 0);
+        detail::storage_traits<Stored>::store_row(tensor_view<const Element>(tokens).head(0, h, i, 1), to, scale, 0);
       }
     }
   };

@@ -28,7 +28,7 @@ void bind_starts(const char* function, const index_list& query_starts, const ind
   const index sequences = check_starts(function, "query_starts", query_starts, p.query.rows);
   check_equal(function, "key_starts: sequences", check_starts(function, "key_starts", key_starts, p.key.rows),
               "query_starts' sequences", sequences);
-  if (p.terms.keep || p.terms.keep_bytes || p.terms.bias || p.terms.keep_bits || p.terms.sparse() || p.terms.key_lengths)
+  if (p.terms.counts_tokens())
     fail_with("heed::", function,
               ": keep, keep_bits, bias, blocks and key_lengths are not offered for ragged batches; use a mask function, or call one "
               "sequence at a time");

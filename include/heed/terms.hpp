@@ -160,6 +160,8 @@ struct terms {
         "of the scores (float for float, half and bfloat16; double for double)");
   }
 
+  /// Whether a term has a size for each query, key or sequence of a padded batch.
+  bool counts_tokens() const { return keep || keep_bytes || keep_bits || bias || sparse() || key_lengths; }
   /// The one block mask of the call; null: none.
   const block_mask* sparse() const { return function_blocks ? function_blocks : blocks; }
 };

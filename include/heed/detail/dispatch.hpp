@@ -2,6 +2,7 @@
 
 #include <heed/detail/instances.hpp>
 #include <heed/detail/kernels.hpp>
+#include <heed/detail/storage.hpp>
 #include <heed/detail/stored.hpp>
 #include <heed/isa.hpp>
 #include <heed/types.hpp>
@@ -11,34 +12,6 @@
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
-
-/// How kernels see a scalar of Eigen's; void: there are no kernels for it.
-template <typename Scalar>
-struct kernel_scalar_of {
-  using type = void;
-};
-template <>
-struct kernel_scalar_of<float> {
-  using type = float;
-};
-template <>
-struct kernel_scalar_of<double> {
-  using type = double;
-};
-template <>
-struct kernel_scalar_of<Eigen::half> {
-  using type = half_bits;
-};
-template <>
-struct kernel_scalar_of<Eigen::bfloat16> {
-  using type = bfloat16_bits;
-};
-template <>
-struct kernel_scalar_of<std::int8_t> {
-  using type = std::int8_t;
-};
-template <typename Scalar>
-using kernel_scalar = typename kernel_scalar_of<Scalar>::type;
 
 /// Whether there are kernels for queries of one type against keys and values of another.
 template <typename Scalar, typename Stored = Scalar>
