@@ -111,7 +111,7 @@ auto projected_qkv(const char* name, const X& x, const Wq& w_q, const Wk& w_k, c
 /// Of the options, target, threads and executor matter; the result is bitwise the same for every number of threads. half and bfloat16
 /// are summed up in float and rounded once. out must have its size already. Throws std::invalid_argument for sizes that do not fit
 /// together and an out that overlaps an input, before anything is written. Allocates nothing once `memory` has grown and when the
-/// inputs lie in memory.
+/// inputs are in memory.
 template <typename X, typename Weight, typename Out>
 void project_into(const X& x, const Weight& weight, Out&& out, const attention_options& options, workspace& memory) {
   detail::project_one("project_into", x, weight, out, options, memory);

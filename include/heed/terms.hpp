@@ -240,7 +240,7 @@ auto keep(const repeated_view<Scalar>& mask) {
 /// @code
 /// const heed::rows<float> query = heed::rows<float>::Random(6, 64), key = heed::rows<float>::Random(10, 64);
 /// heed::rows<bool> mask = heed::rows<bool>::Constant(6, 10, true);
-/// mask.col(3).setConstant(false);  // nobody sees key 3
+/// mask.col(3).setConstant(false);  // no query sees key 3
 /// const heed::rows<float> out = heed::attention(query, key, key, {}, heed::keep(mask));
 /// @endcode
 template <typename Derived>

@@ -89,7 +89,7 @@ Acc weigh_parts(const decode_results<Acc>& results, index parts, index row, cons
   return log_sum_exp(top, sum);
 }
 
-/// Key/value heads that are decoded together: all, where their rows lie side by side, for then the bytes come in the order of memory;
+/// Key/value heads that are decoded together: all, where their rows are side by side, for then the bytes come in the order of memory;
 /// alone, each head would fetch a few lines of every page, and look the page up, again.
 constexpr index decode_heads_limit = 64;
 template <typename Scalar, typename Stored>

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 // The kernels of a program may be compiled once instead of in every file that calls them: build every file with -DHEED_EXTERN_KERNELS, and let one
-// (or one for each set) say, at namespace scope behind #include <heed/heed.hpp>,
+// (or one for each set) say, at namespace scope after #include <heed/heed.hpp>,
 //   HEED_DEFINE_KERNELS(baseline)
 //   HEED_DEFINE_KERNELS(avx2)
 //   HEED_DEFINE_KERNELS(avx512)       (and the one kernel of avx512_bf16)

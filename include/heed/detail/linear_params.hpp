@@ -47,7 +47,7 @@ struct linear_params {
 
 /// Where the kernel keeps what, as offsets into its scratch. Every row starts on a cache line.
 struct linear_layout {
-  size keys, dims, values;  // row lengths: tokens of a chunk and a vector's room behind, d_k, d_v with the normaliser's column
+  size keys, dims, values;  // row lengths: tokens of a chunk and room for a vector more, d_k, d_v with the normaliser's column
   size key, value, update, key_t, last, gamma, weights, decay, query, near_query, far_query, gates, carried, forward, total, bonus,
       out, elements, state_elements;
 

@@ -20,7 +20,7 @@ linear_kernel<In, Acc> select_linear(isa target) {
 /// The most tokens that a caller gets in one chunk.
 constexpr index linear_chunk_most = 48;
 
-/// Heads that lie side by side take turns, chunk by chunk: their rows share pages, and the next head's are asked for meanwhile. So
+/// Heads that are side by side take turns, chunk by chunk: their rows share pages, and the next head's are prefetched meanwhile. So
 /// many at most, whose states stay in the second-level cache.
 constexpr index linear_heads_limit = 16;
 

@@ -12,7 +12,7 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-// Infinities and NaNs are told by their bits: -ffast-math lets a compiler assume that a comparison with them is never true.
+// Infinities and NaNs are recognised by their bits: -ffast-math lets a compiler assume that a comparison with them is never true.
 inline std::uint32_t bits_of(float x) {
   std::uint32_t u;
   std::memcpy(&u, &x, sizeof u);

@@ -157,7 +157,7 @@ struct forward_params {
   size row_begin = 0, row_end = 0;
   size n_kv = 0, d_k = 0, d_v = 0;
   size group = 1;           // blocks of queries that go through the keys together, at most forward_group_limit
-  size kv_heads = 1;        // key/value heads whose queries may go together; more than one: they lie side by side
+  size kv_heads = 1;        // key/value heads whose queries may go together; more than one: they are side by side
   void* scratch = nullptr;  // 64-byte aligned, of the bytes of a forward_layout
 };
 

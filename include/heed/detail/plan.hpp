@@ -29,13 +29,13 @@ auto kernel_head(const head_problem<Scalar, Stored>& head) {
   return one;
 }
 
-/// Whether a kernel can read rows where they lie.
+/// Whether a kernel can read rows in place.
 template <typename Acc, typename Stored>
 bool reads_in_place(const stored_tensor<Stored>& rows) {
   return std::is_same<Acc, Stored>::value && rows.elements.col_stride == 1 && !rows.sequences;
 }
 
-/// Whether the rows of a head are so far apart, as where heads lie side by side, that a copy of a block of them pays. Each is then on
+/// Whether the rows of a head are so far apart, as where heads are side by side, that a copy of a block of them pays. Each is then on
 /// a page of its own, and distances of a power of two fall into few sets of the nearest cache, over which each register tile of the
 /// second product sweeps. Measured: from twice the length of a row on, for more keys than a block, and where they span more than half
 /// a MiB.
@@ -100,8 +100,8 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, index width, const C
     plan.tasks_per_head = (longest + plan.task_rows - 1) / plan.task_rows;
   }
 
-  // Heads go together, so that the next one's rows can be asked for in time. Where their queries are few, a copy serves all query
-  // heads of a group, and rows that lie side by side, on the same pages, are asked for together.
+  // Heads go together, so that the next one's rows can be prefetched in time. Where their queries are few, a copy serves all query
+  // heads of a group, and rows that are side by side, on the same pages, are prefetched together.
   if (copies && plan.tasks_per_head == 1 && !p.terms.sparse()) {
     const index together = most_workers > 1 ? heads / (4 * most_workers) : forward_heads_limit;
     plan.heads = (std::max)(index{1}, (std::min)({together, forward_heads_limit, p.num_heads()}));

@@ -60,7 +60,7 @@ struct problem {
   /// Query heads that share one key/value head.
   index group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
   index n_q(index b) const { return ragged() ? query_starts[b + 1] - query_starts[b] : query.rows; }
-  /// Keys of sequence b that exist; those behind are never read.
+  /// Keys of sequence b that exist; those past them are never read.
   index n_kv(index b) const {
     if (ragged()) return key_starts[b + 1] - key_starts[b];
     return terms.key_lengths ? (*terms.key_lengths)[b] : key.length(b);

@@ -9,7 +9,7 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// The pairs of a block that position leaves visible, i + band.low <= j <= i + band.high: nobody is asked about any other.
+/// The pairs of a block that position leaves visible, i + band.low <= j <= i + band.high: functions see no other.
 template <typename Acc>
 struct visible_block : score_block<Acc> {
   detail::band band;
@@ -22,7 +22,7 @@ struct pair_hook {
   const void* context = nullptr;
 };
 
-/// Makes every element x of n that lie side by side update(x, place). A kernel's scratch is nothing that `update` looks at, and the
+/// Makes every element x of n that are side by side update(x, place). A kernel's scratch is nothing that `update` looks at, and the
 /// inner loop's length is known: of a simple function a compiler makes vectors, at -O2 too.
 template <typename Acc, typename Update>
 void update_line(Acc* __restrict line, size n, const Update& update) {

@@ -23,7 +23,7 @@ struct bf16_pairs {
     __builtin_memcpy(&both, p, sizeof both);
     return {_mm512_set1_epi32(both)};
   }
-  /// Numbers that lie side by side, any alignment; with n (0 <= n <= 32) the rest are 0 and memory behind is not touched.
+  /// Numbers side by side, any alignment; with n (0 <= n <= 32) the rest are 0 and memory past them is not touched.
   HEED_INLINE static bf16_pairs load(const void* p) { return {_mm512_loadu_si512(p)}; }
   HEED_INLINE static bf16_pairs load(const bfloat16_bits* p, size n) {
     return {_mm512_maskz_loadu_epi16(n >= 32 ? 0xffffffffu : (1u << n) - 1u, p)};

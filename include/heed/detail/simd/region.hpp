@@ -36,7 +36,7 @@
 //   V::scalar, V::lanes           float or double; how many
 //   V::tile_rows, V::tile_vectors the register tile: tile_rows x tile_vectors accumulators, tile_vectors operands, a broadcast
 //   V::zero()  V::broadcast(x)    every lane the same
-//   V::load(p)  V::load(p, n)     lanes side by side, any alignment; with n (0 <= n <= lanes) the rest are 0 and memory behind is not touched
+//   V::load(p)  V::load(p, n)     lanes side by side, any alignment; with n (0 <= n <= lanes) the rest are 0 and memory past them is not touched
 //   v.store(p)  v.store(p, n)     the mirror image. f32 also loads and stores bfloat16_bits* and half_bits*
 //                               (stores round to nearest even), and loads std::int8_t*
 //   a + b  a - b  a * b  a / b    fma(a, b, c) = a * b + c, one rounding where the CPU has it
@@ -47,7 +47,7 @@
 //   n = split(m, a, rest)         the same where m is true; elsewhere a may be anything, and raises nothing
 //   scale(a, n)  scale(m, a, n)   a * 2^n for n from split, and 0 where m is false; a and the result are normal numbers
 //   V::mask                       a truth value a lane: & | ~, any(m), all(m)
-//   less(a, b)  not_less(a, b)    compares; with a NaN less is false and not_less true, whatever the compiler is told about NaN
+//   less(a, b)  not_less(a, b)    compares; with a NaN less is false and not_less true, whatever the compiler may assume about NaN
 //   not_finite(a)                 infinite or NaN, from the bits
 //   V::first(n)                   a mask of lanes 0 .. n - 1, for any n
 //   V::load_mask(p, n)            a mask from n bools (0 <= n <= lanes), the rest false
