@@ -159,7 +159,7 @@ int main(int argc, char** argv) {
   command.option("--json", "FILE", "write the measurements for bench/plot.py --filter .", json);
   if (const auto status = command.parse(argc, argv)) return *status;
   heed::attention_options options;
-  options.threads = threads;
+  options.execution.threads = threads;
   const double room = double(gib) * 1024 * 1024 * 1024;
 
   std::vector<point> points;

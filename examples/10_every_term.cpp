@@ -113,7 +113,7 @@ void options_and_terms(page& p) {
                                         starts, causal);
   p.report("ragged batch of 50, 1, 0 and 93 tokens", difference(p.out, p.want));
   heed::attention_options threaded = causal;
-  threaded.threads = 2;
+  threaded.execution.threads = 2;
   const matrix one = heed::multi_head_attention(p.query, p.key, p.value, heads, kv_heads, causal, batch);
   p.report("two threads give the same bits",
            difference(one, heed::multi_head_attention(p.query, p.key, p.value, heads, kv_heads, threaded, batch)), 0);

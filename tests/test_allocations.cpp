@@ -78,7 +78,7 @@ template <typename Options, typename Call>
 void check_call(Options options, const Call& call) {
   for (heed::executor* const executor : {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&two_workers)}) {
     CAPTURE(executor != nullptr);
-    options.executor = executor;
+    options.execution.executor = executor;
     heed::workspace memory;
     call(options, memory);
     const heed::index grown = memory.capacity();
@@ -193,7 +193,7 @@ TEMPLATE_TEST_CASE("attention_into takes the bytes that attention_workspace_byte
         const Eigen::Matrix<TestType, Eigen::Dynamic, Eigen::Dynamic> columns = e.key;
         heed::attention_result<TestType> result(n_q, 24);
         heed::attention_options options;
-        options.target = target;
+        options.execution.target = target;
         check_call(
             options,
             [&](const auto& on, heed::workspace& memory) {
@@ -279,7 +279,7 @@ void for_each_loop(const Check& check) {
           if (n_q > capacity) continue;
           CAPTURE(capacity, n_q, window, executor != nullptr);
           heed::attention_options options;
-          options.executor = executor;
+          options.execution.executor = executor;
           options.causal = heed::causal::bottom_right;
           if (window) options.window_left = 600;
           check(capacity, n_q, options);
@@ -364,7 +364,7 @@ TEMPLATE_TEST_CASE("projections allocate nothing once their workspace has grown"
         heed::rows<TestType> out(n, 70);
         const auto check_weight = [&](const auto& w) {
           heed::attention_options options;
-          options.target = target;
+          options.execution.target = target;
           check_call(
               options, [&](const auto& on, heed::workspace& memory) { heed::project_into(x, w, out, on, memory); },
               [&](const auto& on) { return heed::project_workspace_bytes(x, w, on); });
@@ -438,7 +438,7 @@ TEMPLATE_TEST_CASE("calls without a workspace need none", "", float, double, Eig
   heed::rows<Acc> past = testing::random_rows<Acc>(heads * 3, d, 5);
   heed::causal_conv_options options;
   for (heed::executor* const executor : {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&two_workers)}) {
-    options.executor = executor;
+    options.execution.executor = executor;
     const auto call = [&] {
       heed::causal_conv_into(view, heed::view(weight), heed::bhnd(out.data(), 1, heads, n, d), options,
                              heed::carry(heed::bhnd(past.data(), 1, heads, 3, d)));

@@ -161,7 +161,7 @@ TEST_CASE("attention does not depend on the number of threads, bit for bit") {
     const auto one = attention_with_lse(e.query, e.key, e.value, e.options);
     for (const int threads : {2, 3, 4, 61}) {
       CAPTURE(s.n_q, s.n_kv, threads);
-      e.options.threads = threads;
+      e.options.execution.threads = threads;
       const auto many = attention_with_lse(e.query, e.key, e.value, e.options);
       CHECK(many.out == one.out);
       CHECK(many.lse == one.lse);

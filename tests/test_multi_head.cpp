@@ -89,7 +89,7 @@ TEMPLATE_TEST_CASE("multi_head_attention_into is as exact as the reference", "",
       const auto exact = reference_of(wide, options, heed::key_lengths(lengths));
       for (const heed::isa target : testing::isas()) {
         CAPTURE(kv_heads, n_q, testing::name_of(target));
-        options.target = target;
+        options.execution.target = target;
         heed::workspace memory;
         batch_result<TestType> got(e);
         heed::multi_head_attention_into(e.query_view(), e.key_view(), e.value_view(), got.out_view(), got.lse_view(), options, memory,
@@ -177,7 +177,7 @@ TEST_CASE("many heads do not depend on the number of threads, bit for bit") {
     const batch_example<float> e(2, 6, 2, n_q, 300, 32, 16);
     const auto run = [&](int threads) {
       heed::attention_options options;
-      options.threads = threads;
+      options.execution.threads = threads;
       heed::workspace memory;
       batch_result<float> got(e);
       heed::multi_head_attention_into(e.query_view(), e.key_view(), e.value_view(), got.out_view(), got.lse_view(), options, memory);

@@ -100,7 +100,7 @@ TEST_CASE("heads of RWKV-7 are independent, on any number of threads") {
   const auto run = [&](int threads) {
     heed::rows<float> out(length, heads * d);
     heed::recurrence_options options;
-    options.threads = threads;
+    options.execution.threads = threads;
     heed::workspace memory;
     const auto split = [&](const heed::rows<float>& m) { return heed::split_heads(heed::view(m), heads); };
     heed::multi_head_rwkv7_into(split(e.r), split(e.w), split(e.k), split(e.v), split(e.a), split(e.b),

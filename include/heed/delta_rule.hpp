@@ -20,12 +20,8 @@ struct delta_rule_options {
   std::optional<double> scale{};
   /// Tokens that are computed together, at most 48; 0 is the library's choice. It changes time and rounding, nothing else.
   index chunk = 0;
-  /// The instruction set to use; one that this CPU lacks is an error.
-  isa target = isa::automatic;
-  /// How many threads may share out the heads. The result is bitwise the same for every number.
-  int threads = 1;
-  /// The caller's pool, used instead of new threads. Not owned.
-  heed::executor* executor = nullptr;
+  /// Instruction set, threads, pool.
+  heed::execution execution{};
 };
 
 namespace detail {
@@ -40,9 +36,7 @@ linear_problem<Scalar> make_delta_problem(const char* function, const tensor_vie
   linear_attention_options same;
   same.scale = options.scale;
   same.chunk = options.chunk;
-  same.target = options.target;
-  same.threads = options.threads;
-  same.executor = options.executor;
+  same.execution = options.execution;
   return make_linear_problem<Scalar>(function, query, key, value, out, tensor_view<const accumulator_t<Scalar>>(beta), same, terms...);
 }
 

@@ -7,6 +7,7 @@
 #include <heed/causal_conv.hpp>
 #include <heed/delta_rule.hpp>
 #include <heed/dropout.hpp>
+#include <heed/execution.hpp>
 #include <heed/executor.hpp>
 #include <heed/isa.hpp>
 #include <heed/kv_cache.hpp>

@@ -108,7 +108,7 @@ auto projected_qkv(const char* name, const X& x, const Wq& w_q, const Wk& w_k, c
 
 /// X W, a linear layer without bias, into the caller's memory: x n x d_model, weight d_model x d_out -> out n x d_out.
 ///
-/// Of the options, target, threads and executor matter; the result is bitwise the same for every number of threads. half and bfloat16
+/// Of the options, `execution` matters; the result is bitwise the same for every number of threads. half and bfloat16
 /// are summed up in float and rounded once. out must have its size already. Throws std::invalid_argument for sizes that do not fit
 /// together and an out that overlaps an input, before anything is written. Allocates nothing once `memory` has grown and when the
 /// inputs lie in memory.

@@ -40,7 +40,7 @@ rwkv7_terms<accumulator_t<Scalar>> check_rwkv7(const char* name, const tensor_vi
   rwkv7_terms<Acc> given;
   add_terms(given, terms...);
   check_view(name, "receptance", receptance);
-  check_threads(name, options.threads);
+  check_execution_without_kernels(name, options.execution);
   const index d_k = receptance.cols, d_v = value.cols;
   const auto check_input = [&](const char* what, const auto& view, index dim, const char* whose) {
     check_sequence(name, what, view, "receptance", receptance);
@@ -54,7 +54,7 @@ rwkv7_terms<accumulator_t<Scalar>> check_rwkv7(const char* name, const tensor_vi
   check_input("value", value, d_v, "value");
   check_carry(name, given.carry, receptance.batch, receptance.heads, d_v, "value's head_dim", d_k, "receptance's head_dim");
   product(name, "scratch for receptance's and value's head_dim, in bytes",  // a number for each pair, and a cache line
-          {d_v + 5, d_k + 1, index{sizeof(Acc) + 64}, workers_of(options)});
+          {d_v + 5, d_k + 1, index{sizeof(Acc) + 64}, workers_of(options.execution)});
   return given;
 }
 
@@ -93,7 +93,7 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
     }
     state.store();
   };
-  for_each_head<Acc>(receptance.batch, receptance.heads, options, rwkv7_numbers(d_k, d_v), memory, run_head);
+  for_each_head<Acc>(receptance.batch, receptance.heads, options.execution, rwkv7_numbers(d_k, d_v), memory, run_head);
 }
 }  // namespace detail
 
@@ -121,7 +121,7 @@ index multi_head_rwkv7_workspace_bytes(const tensor_view<R>& receptance, const t
                                        const recurrence_options& options, const Terms&... terms) {
   using Scalar = std::remove_const_t<R>;
   detail::check_rwkv7<Scalar>("multi_head_rwkv7_workspace_bytes", receptance, decay, key, value, a, b, options, terms...);
-  return detail::numbers_bytes<accumulator_t<Scalar>>(receptance.batch, receptance.heads, options,
+  return detail::numbers_bytes<accumulator_t<Scalar>>(receptance.batch, receptance.heads, options.execution,
                                                       detail::rwkv7_numbers(receptance.cols, value.cols));
 }
 

@@ -100,10 +100,6 @@ inline void check_multiple(const char* function, const char* what, std::ptrdiff_
     fail_with("heed::", function, ": ", what, ": ", whole, " ", of, " are not a multiple of ", parts_name, " ", parts);
 }
 
-inline void check_threads(const char* function, int threads) {
-  if (threads < 1) fail_with("heed::", function, ": threads must be 1 or more, but is ", threads);
-}
-
 [[noreturn]] inline void fail_product(const char* function, const char* what, std::initializer_list<std::ptrdiff_t> sizes) {
   std::ostringstream factors;
   for (const std::ptrdiff_t extent : sizes) factors << (factors.tellp() > 0 ? " * " : "") << extent;

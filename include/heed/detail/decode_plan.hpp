@@ -121,7 +121,7 @@ template <typename Scalar, typename Stored>
 index decode_heads(const problem<Scalar, Stored>& p, index parts) {
   if (!p.heads_side_by_side() || p.key.heads < 2) return 1;
   index heads = (std::min)(p.key.heads, decode_heads_limit);
-  const index workers = workers_of(p.options);
+  const index workers = workers_of(p.options.execution);
   while (workers > 1 && heads > 1 && p.key.heads / heads * parts < 4 * workers) heads = (heads + 1) / 2;
   return heads;
 }
@@ -156,7 +156,7 @@ decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
   plan.together = decode_heads(p, all_parts);
   plan.bundles = (kv_heads + plan.together - 1) / plan.together;
   plan.tasks = batch * plan.bundles * plan.longest;
-  plan.workers = workers_of(p.options, plan.tasks);
+  plan.workers = workers_of(p.options.execution, plan.tasks);
 
   plan.score_bytes = padded_bytes(group * index{sizeof(score_params<Acc>)});
   plan.query_bytes = padded_bytes(plan.rows * padded_row(d_k) * index{sizeof(Acc)});
@@ -195,14 +195,14 @@ void decode(const problem<Scalar, Stored>& p, const decode_plan& plan, void* mem
   using In = kernel_scalar<Stored>;
   if (plan.rows == 0) return;
   const index kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols, longest = plan.longest;
-  const auto kernel = select_decode<Query, In, Acc>(p.options.target);
+  const auto kernel = select_decode<Query, In, Acc>(p.options.execution.target);
   unsigned char* const scratch = static_cast<unsigned char*>(memory);
   Acc* const results = reinterpret_cast<Acc*>(scratch + plan.workers * plan.worker_bytes);
   const auto results_of = [&](index b, index h_kv) {
     return decode_results<Acc>{results + (b * kv_heads + h_kv) * longest * plan.result_size, p.n_q(b) * group, d_v};
   };
 
-  for_each_task(plan.tasks, plan.workers, p.options.executor, [&](index task, int worker) {
+  for_each_task(plan.tasks, plan.workers, p.options.execution.executor, [&](index task, int worker) {
     const index part = task % longest, first_head = task / longest % plan.bundles * plan.together, b = task / longest / plan.bundles;
     if (!chosen(b) || p.n_q(b) == 0) return;
     const decode_cut cut = cut_keys(p, b);
@@ -244,7 +244,7 @@ void decode(const problem<Scalar, Stored>& p, const decode_plan& plan, void* mem
     kernel.run(heads, num_heads, decode_copies<Acc>::carve(reinterpret_cast<Acc*>(copies), d_k, d_v));
   });
 
-  for_each_task(p.batch() * kv_heads, plan.workers, p.options.executor, [&](index task, int) {
+  for_each_task(p.batch() * kv_heads, plan.workers, p.options.execution.executor, [&](index task, int) {
     const index h_kv = task % kv_heads, b = task / kv_heads;
     if (!chosen(b)) return;
     const decode_results<Acc> result = results_of(b, h_kv);

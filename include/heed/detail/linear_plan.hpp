@@ -76,10 +76,10 @@ linear_plan plan_linear(const linear_problem<Scalar>& p, const linear_kernel<ker
   if (p.heads_side_by_side()) {
     const index bytes = (std::max)(plan.layout.state_elements * index{sizeof(Acc)}, index{1});
     const index most = (std::max)((std::min)(level2_cache() / 4 / bytes, linear_heads_limit), index{1});
-    plan.heads = (std::min)(most, (p.key.heads + workers_of(p.options) - 1) / workers_of(p.options));
+    plan.heads = (std::min)(most, (p.key.heads + workers_of(p.options.execution) - 1) / workers_of(p.options.execution));
   }
   plan.bundles = (p.key.heads + plan.heads - 1) / plan.heads;
-  plan.workers = workers_of(p.options, p.key.batch * plan.bundles);
+  plan.workers = workers_of(p.options.execution, p.key.batch * plan.bundles);
   plan.head_bytes = padded_bytes(plan.heads * index{sizeof(head_type)});
   plan.worker_bytes =
       plan.head_bytes + padded_bytes((plan.layout.elements + plan.heads * plan.layout.state_elements) * index{sizeof(Acc)});
@@ -132,11 +132,11 @@ template <typename Scalar>
 void chunked_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
   using In = kernel_scalar<Scalar>;
   using Acc = accumulator_t<Scalar>;
-  const linear_kernel<In, Acc> kernel = select_linear<In, Acc>(p.options.target);
+  const linear_kernel<In, Acc> kernel = select_linear<In, Acc>(p.options.execution.target);
   const linear_plan plan = plan_linear(p, kernel);
   char* const base = static_cast<char*>(memory.reserve(plan.workers * plan.worker_bytes));
 
-  for_each_task(p.key.batch * plan.bundles, plan.workers, p.options.executor, [&](index task, int worker) {
+  for_each_task(p.key.batch * plan.bundles, plan.workers, p.options.execution.executor, [&](index task, int worker) {
     char* const own = base + worker * plan.worker_bytes;
     auto* const heads = reinterpret_cast<linear_params<In, Acc>*>(own);
     Acc* const states = reinterpret_cast<Acc*>(own + plan.head_bytes);

@@ -31,12 +31,8 @@ struct linear_attention_options {
   double epsilon = 1e-6;
   /// Tokens that are computed together, at most 48; 0 is the library's choice. It changes time and rounding, nothing else.
   index chunk = 0;
-  /// The instruction set to use; one that this CPU lacks is an error.
-  isa target = isa::automatic;
-  /// How many threads may share out the heads. The result is bitwise the same for every number.
-  int threads = 1;
-  /// The caller's pool, used instead of new threads. Not owned.
-  heed::executor* executor = nullptr;
+  /// Instruction set, threads, pool.
+  heed::execution execution{};
 };
 
 namespace detail {
@@ -200,8 +196,7 @@ linear_problem<Scalar> make_linear_problem(const char* function, const tensor_vi
   if (options.feature_map > feature_map::elu_plus_one)
     fail_with("heed::", function, ": feature_map must be none or elu_plus_one, but is ", int(options.feature_map));
   if (options.chunk < 0) fail_with("heed::", function, ": chunk must be 0 (automatic) or more, but is ", options.chunk);
-  check_threads(function, options.threads);
-  check_target(function, options.target);
+  check_execution(function, options.execution);
   if (p.terms.log_gate) check_decays(function, *p.terms.log_gate);
   return p;
 }
@@ -276,7 +271,7 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
 
 template <typename Scalar>
 void recurrent(const linear_problem<Scalar>& p) {
-  for_each_head(p.key.batch, p.key.heads, p.options, [&](index b, index h) { recurrent_head(p, p.head(b, h)); });
+  for_each_head(p.key.batch, p.key.heads, p.options.execution, [&](index b, index h) { recurrent_head(p, p.head(b, h)); });
 }
 
 }  // namespace detail

@@ -88,7 +88,7 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, index width, const C
 
   // Rows of a task: all of a head where one thread runs or the heads are many; else a few blocks, the heaviest (with causal, the last)
   // first, but as many as share a copy.
-  const index most_workers = workers_of(p.options), heads = p.batch() * p.num_heads();
+  const index most_workers = workers_of(p.options.execution), heads = p.batch() * p.num_heads();
   plan.task_rows = longest;
   if (most_workers > 1) {
     const index unit = p.terms.sparse() ? std::lcm(width, index{p.terms.sparse()->params(0, 0).block_q}) : width;
@@ -111,7 +111,7 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, index width, const C
   }
   plan.bundles = plan.heads == 1 ? p.num_heads() : (p.num_heads() + plan.heads - 1) / plan.heads;
   plan.tasks = plan.tasks_per_head * p.batch() * plan.bundles;
-  plan.workers = workers_of(p.options, plan.tasks);
+  plan.workers = workers_of(p.options.execution, plan.tasks);
   plan.head_bytes = padded_bytes(plan.heads * index{sizeof(head_type)});
   const index scratch = forward_scratch(width, plan.group, d_k, d_v, p.key.rows, copies) * element;
   plan.worker_bytes = plan.head_bytes + padded_bytes(scratch);
@@ -129,7 +129,7 @@ struct call_plan {
 template <typename Scalar, typename Stored>
 call_plan plan_call(const problem<Scalar, Stored>& p) {
   using Acc = accumulator_t<Scalar>;
-  const index width = select_forward<kernel_scalar<Scalar>, kernel_scalar<Stored>, Acc>(p.options.target).block_rows;
+  const index width = select_forward<kernel_scalar<Scalar>, kernel_scalar<Stored>, Acc>(p.options.execution.target).block_rows;
   call_plan plan;
   plan.decode = plan_decode_now(p, [&](index b) { return is_decode(p, b); });
   plan.blocks = plan_forward(p, width, [&](index b) { return !is_decode(p, b); });
@@ -163,10 +163,10 @@ void forward_blocks(const problem<Scalar, Stored>& p, const forward_plan& plan, 
   using Acc = accumulator_t<Scalar>;
   using head_type = forward_head<In, kernel_scalar<Stored>, Acc>;
   if (plan.tasks == 0) return;
-  const auto kernel = select_forward<In, kernel_scalar<Stored>, Acc>(p.options.target);
+  const auto kernel = select_forward<In, kernel_scalar<Stored>, Acc>(p.options.execution.target);
   char* const base = static_cast<char*>(memory);
 
-  for_each_task(plan.tasks, plan.workers, p.options.executor, [&](index task, int worker) {
+  for_each_task(plan.tasks, plan.workers, p.options.execution.executor, [&](index task, int worker) {
     const index bundle = task % (p.batch() * plan.bundles), piece = plan.tasks_per_head - 1 - task / (p.batch() * plan.bundles);
     const index b = bundle / plan.bundles, first = bundle % plan.bundles * plan.heads;
     if (is_decode(p, b)) return;

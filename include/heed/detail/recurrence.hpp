@@ -18,10 +18,8 @@ HEED_NAMESPACE_BEGIN
 
 /// The threads of a call of a recurrence. The result is bitwise the same for every number of threads.
 struct recurrence_options {
-  /// How many threads may share out the heads.
-  int threads = 1;
-  /// The caller's pool, used instead of new threads. Not owned.
-  heed::executor* executor = nullptr;
+  /// Instruction set (`automatic` only: there are no kernels), threads, pool.
+  heed::execution execution{};
 };
 
 namespace detail {
@@ -47,9 +45,9 @@ auto carry(State&& state) -> detail::carry_term<typename std::decay_t<State>::Sc
 namespace detail {
 
 /// Runs work(batch entry, head) for every head, shared out among the call's threads.
-template <typename Options, typename Work>
-void for_each_head(index batch, index heads, const Options& options, const Work& work) {
-  for_each_task(batch * heads, workers_of(options), options.executor, [&](index task, int) { work(task / heads, task % heads); });
+template <typename Work>
+void for_each_head(index batch, index heads, const execution& how, const Work& work) {
+  for_each_task(batch * heads, workers_of(how), how.executor, [&](index task, int) { work(task / heads, task % heads); });
 }
 
 /// Zeros of any scalar type in memory that somebody else owns.
@@ -69,16 +67,16 @@ class zeros {
 };
 
 /// Bytes of the workspace for a call whose workers have `count` numbers each.
-template <typename Acc, typename Options>
-index numbers_bytes(index batch, index heads, const Options& options, index count) {
-  return workers_of(options, batch * heads) * padded_bytes(count * index{sizeof(Acc)});
+template <typename Acc>
+index numbers_bytes(index batch, index heads, const execution& how, index count) {
+  return workers_of(how, batch * heads) * padded_bytes(count * index{sizeof(Acc)});
 }
 
 /// Runs work(batch entry, head, numbers), where the numbers are `count` zeros, for every head.
-template <typename Acc, typename Options, typename Work>
-void for_each_head(index batch, index heads, const Options& options, index count, workspace& memory, const Work& work) {
-  char* const scratch = static_cast<char*>(memory.reserve(numbers_bytes<Acc>(batch, heads, options, count)));
-  for_each_task(batch * heads, workers_of(options), options.executor, [&](index task, int worker) {
+template <typename Acc, typename Work>
+void for_each_head(index batch, index heads, const execution& how, index count, workspace& memory, const Work& work) {
+  char* const scratch = static_cast<char*>(memory.reserve(numbers_bytes<Acc>(batch, heads, how, count)));
+  for_each_task(batch * heads, workers_of(how), how.executor, [&](index task, int worker) {
     const zeros<Acc> numbers(scratch + worker * padded_bytes(count * index{sizeof(Acc)}), count);
     work(task / heads, task % heads, numbers.data());
   });
