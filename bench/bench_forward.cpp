@@ -69,7 +69,7 @@ void forward(benchmark::State& state, index d, heed::isa target) {
   options.execution.threads = int(state.range(2));
   options.execution.target = target;
   const auto call = [&](heed::workspace& memory) {
-    heed::attention_into(in.query, in.key, in.value, in.out, nullptr, options, memory);
+    heed::attention_into(in.query, in.key, in.value, in.out, {}, options, memory);
     benchmark::DoNotOptimize(in.out.data());
   };
   report_extra_bytes(state, [&] {

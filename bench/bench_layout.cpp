@@ -153,7 +153,7 @@ void self_attention(benchmark::State& state) {
   measure<float>(
       state, {products + attention, options.execution.threads},
       [&] {
-        result = heed::multi_head_self_attention(x, w_q, w_k, w_v, w_o, heads, heads, options);
+        result = heed::multi_head_self_attention(x, w_q, w_k, w_v, w_o, {heads, heads}, options);
         benchmark::DoNotOptimize(result.data());
       },
       [&](double seconds) {

@@ -390,14 +390,33 @@ TEMPLATE_TEST_CASE("recurrences allocate nothing once their workspace has grown"
     CAPTURE(carried);
     const auto carry = heed::when(carried, heed::carry(heed::bhnd(state.data(), 1, heads, d, d)));
     const auto gate = heed::log_gate(of(gates));
-    check_call(heed::linear_attention_options{}, [&](const auto& on, heed::workspace& memory) {
-      heed::multi_head_linear_attention_into(of(q), of(k), of(v), to, on, memory, gate, carry);
-    });
-    check_call(heed::delta_rule_options{}, [&](const auto& on, heed::workspace& memory) {
-      heed::multi_head_delta_rule_into(of(q), of(k), of(v), heed::bhnd(decay.data(), 1, heads, n, 1), to, on, memory, gate, carry);
-    });
+    const auto beta = heed::bhnd(decay.data(), 1, heads, n, 1);
+    for (const heed::isa target : testing::isas()) {
+      CAPTURE(testing::name_of(target));
+      heed::linear_attention_options linear;
+      linear.execution.target = target;
+      const auto check_linear = [&](const auto& query, const auto& key, const auto& value, const auto& into) {
+        check_call(
+            linear,
+            [&](const auto& on, heed::workspace& memory) {
+              heed::multi_head_linear_attention_into(query, key, value, into, on, memory, gate, carry);
+            },
+            [&](const auto& on) { return heed::multi_head_linear_attention_workspace_bytes(query, key, value, on, gate, carry); });
+      };
+      check_linear(of(q), of(k), of(v), to);
+      const auto beside = [&](const auto& m) { return heed::bnhd(m.data(), 1, n, heads, d); };  // heads that take turns
+      check_linear(beside(q), beside(k), beside(v), heed::bnhd(out.data(), 1, n, heads, d));
+      heed::delta_rule_options delta;
+      delta.execution.target = target;
+      check_call(
+          delta,
+          [&](const auto& on, heed::workspace& memory) {
+            heed::multi_head_delta_rule_into(of(q), of(k), of(v), beta, to, on, memory, gate, carry);
+          },
+          [&](const auto& on) { return heed::multi_head_delta_rule_workspace_bytes(of(q), of(k), of(v), beta, on, gate, carry); });
+    }
     check_call(
-        heed::recurrence_options{},
+        heed::rwkv7_options{},
         [&](const auto& on, heed::workspace& memory) {
           heed::multi_head_rwkv7_into(of(q), of(decay), of(k), of(v), of(a), of(b), to, on, memory, carry);
         },
@@ -447,8 +466,22 @@ TEMPLATE_TEST_CASE("calls without a workspace need none", "", float, double, Eig
   }
 }
 
+TEST_CASE("linear attention takes no workspace where it takes the recurrent form, or has nothing to do") {
+  const heed::rows<long double> wide = heed::rows<long double>::Ones(4, 3);
+  const heed::rows<float> x = heed::rows<float>::Ones(4, 3);
+  const heed::row_vector<long double> wide_beta = heed::row_vector<long double>::Ones(4);
+  CHECK(heed::multi_head_linear_attention_workspace_bytes(heed::view(wide), heed::view(wide), heed::view(wide), {}) == 0);
+  CHECK(heed::multi_head_delta_rule_workspace_bytes(heed::view(wide), heed::view(wide), heed::view(wide), heed::view(wide_beta), {}) ==
+        0);
+  const auto none = heed::bnhd(x.data(), 1, 4, 0, 3);  // of no heads
+  CHECK(heed::multi_head_linear_attention_workspace_bytes(none, none, none, {}) == 0);
+  CHECK(heed::multi_head_linear_attention_workspace_bytes(heed::view(x), heed::view(x), heed::view(x), {}) > 0);
+}
+
 TEST_CASE("bytes are refused for what the call refuses") {
   const heed::rows<float> x(4, 8), y(4, 6);
   testing::check_refused([&] { heed::attention_workspace_bytes(x, y, x); }, {"heed::attention_workspace_bytes: key: head_dim 6", "8"});
+  testing::check_refused([&] { heed::multi_head_linear_attention_workspace_bytes(heed::view(x), heed::view(y), heed::view(x), {}); },
+                         {"heed::multi_head_linear_attention_workspace_bytes: key: head_dim 6", "8"});
   testing::check_refused([&] { heed::project_workspace_bytes(x, y); }, {"heed::project_workspace_bytes: weight: rows 4", "8"});
 }

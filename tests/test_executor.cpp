@@ -95,7 +95,7 @@ TEST_CASE("a call sets memory aside for as many workers as it has tasks, however
     options.execution.threads = threads;
     heed::workspace memory;
     heed::rows<float> out(inputs.query.rows(), inputs.value.cols());
-    heed::attention_into(inputs.query, inputs.key, inputs.value, out, nullptr, options, memory);
+    heed::attention_into(inputs.query, inputs.key, inputs.value, out, {}, options, memory);
     CHECK(out == heed::attention(inputs.query, inputs.key, inputs.value));
     return memory.capacity();
   };

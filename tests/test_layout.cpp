@@ -213,7 +213,7 @@ TEST_CASE("multi_head_self_attention is its products and attention of dense head
   for (Index h = 0; h < heads; ++h)
     attended.middleCols(h * d, d) =
         heed::attention(dense[0].middleRows(h * n, n), dense[1].middleRows(h * n, n), dense[2].middleRows(h * n, n));
-  CHECK(heed::multi_head_self_attention(x, w_q, w_k, w_v, w_o, heads, heads) == heed::project(attended, w_o));
+  CHECK(heed::multi_head_self_attention(x, w_q, w_k, w_v, w_o, {heads, heads}) == heed::project(attended, w_o));
 }
 
 TEMPLATE_TEST_CASE("a sequence alone gives what it gives in any batch, to the bit", "", float, double, Eigen::bfloat16) {

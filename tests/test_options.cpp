@@ -33,7 +33,7 @@ void refuse(const Change& change, const std::vector<std::string>& words) {
   check("reference_attention", [&] { heed::reference_attention(e.query, e.key, e.value, options); });
   check("streaming_attention", [&] { heed::streaming_attention(e.query, e.key, e.value, options); });
   check("attention_with_weights", [&] { heed::attention_with_weights(e.query, e.key, e.value, options); });
-  check("multi_head_attention", [&] { heed::multi_head_attention(e.query, e.key, e.value, 2, 2, options); });
+  check("packed_multi_head_attention", [&] { heed::packed_multi_head_attention(e.query, e.key, e.value, {2, 2}, options); });
 }
 
 }  // namespace
@@ -121,8 +121,7 @@ TEST_CASE("a function without kernels refuses an instruction set to choose; the 
   const auto view = heed::view(x);
   testing::check_refused(
       [&] {
-        heed::multi_head_rwkv7_into(view, view, view, view, view, view, heed::writable_view(out), on(heed::recurrence_options()),
-                                    memory);
+        heed::multi_head_rwkv7_into(view, view, view, view, view, view, heed::writable_view(out), on(heed::rwkv7_options()), memory);
       },
       {"heed::multi_head_rwkv7_into: ", words});
 

@@ -7,8 +7,8 @@ HEED_NAMESPACE_BEGIN
 
 class executor;
 
-/// How a call runs: the member `execution` of all options. It never changes a result beyond rounding, and `threads` and `executor` not by
-/// a bit. An aggregate: C++20 users may write {.execution = {.threads = 4}}.
+/// How a call runs: the member `execution` of all options. It never changes a result beyond rounding, and `threads` and `executor` not
+/// by a bit. An aggregate: C++20 users may write {.execution = {.threads = 4}}.
 ///
 /// @code
 /// heed::attention_options options;
@@ -18,8 +18,8 @@ class executor;
 /// @endcode
 struct execution {
   /// The instruction set to use; one that this CPU lacks is an error. rwkv7, selective_scan and causal_conv have no kernels and refuse
-  /// any but `automatic`; the `reference_…`, `streaming_…` and `recurrent_…` forms take that of the call they are compared with, and run
-  /// as the file is compiled.
+  /// any but `automatic`; the `reference_…`, `streaming_…` and `recurrent_…` forms take that of the call they are compared with, and
+  /// run as the file is compiled.
   isa target = isa::automatic;
   /// How many threads may work on the call, 1 or more.
   int threads = 1;

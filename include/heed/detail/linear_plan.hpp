@@ -151,15 +151,29 @@ void chunked_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
   });
 }
 
+/// Whether there is something for the kernels to read, and something to read it with.
+template <typename Scalar>
+bool is_chunked(const linear_problem<Scalar>& p) {
+  return p.group() > 0 && p.key.heads > 0 && p.key.cols > 0;
+}
+
 /// Runs a checked problem chunk by chunk, or token by token where its scalar has no kernel.
 template <typename Scalar>
 void chunked(const linear_problem<Scalar>& p, workspace& memory) {
-  if constexpr (!has_kernels<Scalar>) {
-    recurrent(p);
-  } else if (p.group() == 0 || p.key.cols == 0) {  // nothing for the kernels to read, or nothing to read it with
-    recurrent(p);
+  if constexpr (has_kernels<Scalar>)
+    if (is_chunked(p)) return chunked_on_kernels(p, memory);
+  recurrent(p);
+}
+
+/// Bytes of the workspace that a checked problem takes.
+template <typename Scalar>
+index bytes_of(const linear_problem<Scalar>& p) {
+  if constexpr (has_kernels<Scalar>) {
+    if (!is_chunked(p)) return 0;
+    const linear_plan plan = plan_linear(p, select_linear<kernel_scalar<Scalar>, accumulator_t<Scalar>>(p.options.execution.target));
+    return plan.workers * plan.worker_bytes;
   } else {
-    chunked_on_kernels(p, memory);
+    return 0;
   }
 }
 
