@@ -16,7 +16,7 @@ void decode(benchmark::State& state) {
   constexpr heed::index heads = 32, kv_heads = 8, d = 128;
   const heed::index n_kv = length_of(state), count = kv_heads * n_kv * d;
   heed::attention_options options;
-  options.threads = int(state.range(1));
+  options.execution.threads = int(state.range(1));
   // Keys and values in one piece of memory, which is read whole for the yardstick too.
   const std::unique_ptr<Scalar[]> cache(new Scalar[std::size_t(2 * count)]);
   fill(cache.get(), 2 * count, 1);
@@ -33,10 +33,10 @@ void decode(benchmark::State& state) {
   });
 
   const std::size_t bytes = std::size_t(2 * count) * sizeof(Scalar);
-  const double before = read_bandwidth(cache.get(), bytes, options.threads);
+  const double before = read_bandwidth(cache.get(), bytes, options.execution.threads);
   heed::workspace memory;
-  const double best = measure<Scalar>(state, {4.0 * double(heads * n_kv * d), options.threads}, [&] { call(memory); });
-  const double bandwidth = (std::max)(before, read_bandwidth(cache.get(), bytes, options.threads));
+  const double best = measure<Scalar>(state, {4.0 * double(heads * n_kv * d), options.execution.threads}, [&] { call(memory); });
+  const double bandwidth = (std::max)(before, read_bandwidth(cache.get(), bytes, options.execution.threads));
   state.counters["GB/s"] = double(bytes) / best * 1e-9;
   state.counters["of_read_bandwidth"] = double(bytes) / best / bandwidth;
 }

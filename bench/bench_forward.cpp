@@ -66,10 +66,10 @@ void forward(benchmark::State& state, index d, heed::isa target) {
   inputs<Scalar> in(n, d);
   heed::attention_options options;
   options.causal = state.range(1) ? heed::causal::top_left : heed::causal::none;
-  options.threads = int(state.range(2));
-  options.target = target;
+  options.execution.threads = int(state.range(2));
+  options.execution.target = target;
   const auto call = [&](heed::workspace& memory) {
-    heed::attention_into(in.query, in.key, in.value, in.out, nullptr, options, memory);
+    heed::attention_into(in.query, in.key, in.value, in.out, {}, options, memory);
     benchmark::DoNotOptimize(in.out.data());
   };
   report_extra_bytes(state, [&] {
@@ -77,7 +77,7 @@ void forward(benchmark::State& state, index d, heed::isa target) {
     call(fresh);
   });
   heed::workspace memory;
-  measure<Scalar>(state, {needed_operations(n, d, state.range(1) != 0), options.threads, target}, [&] { call(memory); });
+  measure<Scalar>(state, {needed_operations(n, d, state.range(1) != 0), options.execution.threads, target}, [&] { call(memory); });
   state.SetComplexityN(n);
 }
 

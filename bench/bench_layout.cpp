@@ -67,10 +67,10 @@ void layout(benchmark::State& state, shape sizes, bool bnhd) {
   tensor<Scalar> key(sizes.kv_heads, sizes.n_kv, sizes.d, 3), value(sizes.kv_heads, sizes.n_kv, sizes.d, 4);
   heed::attention_options options;
   options.causal = state.range(0) ? heed::causal::bottom_right : heed::causal::none;
-  options.threads = int(state.range(1));
+  options.execution.threads = int(state.range(1));
   const double hidden = options.causal == heed::causal::none ? 0 : double(sizes.n_q) * double(sizes.n_q - 1) / 2;
   const double pairs = double(sizes.n_q) * double(sizes.n_kv) - hidden;
-  measure_layout<Scalar>(state, bnhd, {4 * double(sizes.d) * double(sizes.heads) * pairs, options.threads},
+  measure_layout<Scalar>(state, bnhd, {4 * double(sizes.d) * double(sizes.heads) * pairs, options.execution.threads},
                          [&](bool side_by_side, heed::workspace& memory) {
                            heed::multi_head_attention_into(query.view(side_by_side), key.view(side_by_side), value.view(side_by_side),
                                                            out.view(side_by_side), {}, options, memory);
@@ -94,13 +94,13 @@ void recurrence_layout(benchmark::State& state, shape sizes, bool bnhd, bool del
   measure_layout<Scalar>(state, bnhd, {operations, threads}, [&](bool side_by_side, heed::workspace& memory) {
     if (delta) {
       heed::delta_rule_options options;
-      options.threads = threads;
+      options.execution.threads = threads;
       heed::multi_head_delta_rule_into(query.view(side_by_side), key.view(side_by_side), value.view(side_by_side),
                                        beta.view(side_by_side), out.view(side_by_side), options, memory,
                                        heed::log_gate(gate.view(side_by_side)));
     } else {
       heed::linear_attention_options options;
-      options.threads = threads;
+      options.execution.threads = threads;
       heed::multi_head_linear_attention_into(query.view(side_by_side), key.view(side_by_side), value.view(side_by_side),
                                              out.view(side_by_side), options, memory, heed::log_gate(gate.view(side_by_side)));
     }
@@ -144,16 +144,16 @@ void self_attention(benchmark::State& state) {
              w_o = random_rows<float>(d_model, d_model, 5);
   tensor<float> query(heads, n, d, 6), key(heads, n, d, 7), value(heads, n, d, 8), out(heads, n, d, 9);
   heed::attention_options options;
-  options.threads = int(state.range(1));
+  options.execution.threads = int(state.range(1));
   heed::workspace memory;
   heed::rows<float> result;
   std::vector<double> of_parts;
   const double products = 4 * 2 * double(n) * double(d_model) * double(d_model),
                attention = 4 * double(n) * double(n) * double(d_model);
   measure<float>(
-      state, {products + attention, options.threads},
+      state, {products + attention, options.execution.threads},
       [&] {
-        result = heed::multi_head_self_attention(x, w_q, w_k, w_v, w_o, heads, heads, options);
+        result = heed::multi_head_self_attention(x, w_q, w_k, w_v, w_o, {heads, heads}, options);
         benchmark::DoNotOptimize(result.data());
       },
       [&](double seconds) {

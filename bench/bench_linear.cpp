@@ -82,7 +82,7 @@ void softmax(benchmark::State& state) {
   options.causal = heed::causal::bottom_right;
   heed::workspace memory;
   const auto call = [&] {
-    heed::attention_into(in.query, in.key, in.value, in.out, nullptr, options, memory);
+    heed::attention_into(in.query, in.key, in.value, in.out, {}, options, memory);
     benchmark::DoNotOptimize(in.out.data());
   };
   report_extra_bytes(state, call);

@@ -26,14 +26,14 @@ template <typename Scalar>
 void project(benchmark::State& state) {
   const layer<Scalar> in(length_of(state), state.range(1));
   heed::attention_options options;
-  options.threads = int(state.range(2));
+  options.execution.threads = int(state.range(2));
   heed::qkv<Scalar> result(0, 0, 0, 0);
   const auto call = [&] {
     result = heed::project_qkv(in.x, in.w_q, in.w_k, in.w_v, options);
     benchmark::DoNotOptimize(result.query.data());
   };
   report_extra_bytes(state, call);
-  measure<Scalar>(state, {in.operations, options.threads}, call);
+  measure<Scalar>(state, {in.operations, options.execution.threads}, call);
 }
 
 void project_eigen(benchmark::State& state) {

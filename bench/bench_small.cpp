@@ -12,7 +12,7 @@ void small(benchmark::State& state) {
   const auto query = random_rows<float>(n, d, 1), key = random_rows<float>(n, d, 2), value = random_rows<float>(n, d, 3);
   heed::rows<float> out(n, d);
   const auto call = [&](heed::workspace& memory) {
-    heed::attention_into(query, key, value, out, nullptr, {}, memory);
+    heed::attention_into(query, key, value, out, {}, {}, memory);
     benchmark::DoNotOptimize(out.data());
   };
   report_extra_bytes(state, [&] {

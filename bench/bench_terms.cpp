@@ -23,7 +23,7 @@ struct inputs {
 
   template <typename... Terms>
   void run(const heed::attention_options& options, const Terms&... terms) {
-    heed::attention_into(query, key, value, out, nullptr, options, memory, terms...);
+    heed::attention_into(query, key, value, out, {}, options, memory, terms...);
     benchmark::DoNotOptimize(out.data());
   }
   heed::rows<float> query, key, value, out;

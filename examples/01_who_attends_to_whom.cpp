@@ -211,7 +211,7 @@ void print_costs(index longest) {
 
       matrix fused(n, d), naive;
       progress.step("fused, n = " + std::to_string(n));
-      const double fused_time = time_of([&] { heed::attention_into(query, key, value, fused, nullptr, {}, memory); });
+      const double fused_time = time_of([&] { heed::attention_into(query, key, value, fused, {}, {}, memory); });
 
       progress.step("naive, n = " + std::to_string(n));
       std::string time = "no room", rate = "-", speed_up = "-", difference = "-";

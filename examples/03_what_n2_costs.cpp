@@ -87,7 +87,7 @@ double compare(index longest, double room, const heed::attention_options& option
     const sequence s(n);
     matrix out(n, d), naive;
     heed::workspace memory;
-    const auto fused_call = [&] { heed::attention_into(s.query, s.key, s.value, out, nullptr, options, memory); };
+    const auto fused_call = [&] { heed::attention_into(s.query, s.key, s.value, out, {}, options, memory); };
     fused_call();  // the first call grows the workspace
     const double fused = time_of(fused_call);
     points.push_back({"fused", n, fused, double(memory.capacity())});
@@ -123,7 +123,7 @@ double long_context(index n, heed::attention_options options, std::vector<point>
     progress.step("tokens " + std::to_string(first) + " to " + std::to_string(end) + ", " + seconds(time) + " so far");
     time += time_of([&] {
       heed::attention_into(s.query.middleRows(first, end - first), s.key.topRows(end), s.value.topRows(end),
-                           out.middleRows(first, end - first), nullptr, options, memory);
+                           out.middleRows(first, end - first), {}, options, memory);
     });
     resident = (std::max)(resident, resident_bytes());
   }
@@ -159,7 +159,7 @@ int main(int argc, char** argv) {
   command.option("--json", "FILE", "write the measurements for bench/plot.py --filter .", json);
   if (const auto status = command.parse(argc, argv)) return *status;
   heed::attention_options options;
-  options.threads = threads;
+  options.execution.threads = threads;
   const double room = double(gib) * 1024 * 1024 * 1024;
 
   std::vector<point> points;

@@ -55,7 +55,7 @@ heed::attention_options causal() {
 /// The newest token of x, everything before it computed anew.
 matrix without_cache(const layer& w, const matrix& x) {
   const auto p = heed::project_qkv(x, w.w_q, w.w_k, w.w_v);
-  return heed::multi_head_attention(p.query, p.key, p.value, num_heads, num_kv_heads, causal()).bottomRows(1);
+  return heed::packed_multi_head_attention(p.query, p.key, p.value, {num_heads, num_kv_heads}, causal()).bottomRows(1);
 }
 
 /// Appends tokens to the cache and attends to all that it holds.

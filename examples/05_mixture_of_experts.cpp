@@ -97,7 +97,7 @@ heed::rows<float> attend(const block<float>& w, const heed::rows<float>& x) {
   auto p = heed::project_qkv(rms_norm(x), w.w_q, w.w_k, w.w_v);
   heed::apply_rope(heed::split_heads(heed::writable_view(p.query), num_heads));
   heed::apply_rope(heed::split_heads(heed::writable_view(p.key), num_kv_heads));
-  return x + heed::project(heed::multi_head_attention(p.query, p.key, p.value, num_heads, num_kv_heads, causal()), w.w_o);
+  return x + heed::project(heed::packed_multi_head_attention(p.query, p.key, p.value, {num_heads, num_kv_heads}, causal()), w.w_o);
 }
 
 /// The second half: each expert works on the tokens that were sent to it, gathered into one matrix. `counts` are their numbers.

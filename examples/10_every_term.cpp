@@ -113,10 +113,10 @@ void options_and_terms(page& p) {
                                         starts, causal);
   p.report("ragged batch of 50, 1, 0 and 93 tokens", difference(p.out, p.want));
   heed::attention_options threaded = causal;
-  threaded.threads = 2;
-  const matrix one = heed::multi_head_attention(p.query, p.key, p.value, heads, kv_heads, causal, batch);
+  threaded.execution.threads = 2;
+  const matrix one = heed::packed_multi_head_attention(p.query, p.key, p.value, {heads, kv_heads, batch}, causal);
   p.report("two threads give the same bits",
-           difference(one, heed::multi_head_attention(p.query, p.key, p.value, heads, kv_heads, threaded, batch)), 0);
+           difference(one, heed::packed_multi_head_attention(p.query, p.key, p.value, {heads, kv_heads, batch}, threaded)), 0);
 }
 
 /// A cache that is given a prompt and then a token at a time, against attention over the whole; its own oracle reads what it stores.
@@ -135,7 +135,7 @@ void one_cache(page& p, const std::string& what, double rounding) {
                                           causal);
   }
   p.report(what + ", against its oracle", difference(stored, direct));
-  const matrix whole = heed::multi_head_attention(p.query.topRows(n), p.key.topRows(n), p.value.topRows(n), heads, kv_heads, causal);
+  const matrix whole = heed::packed_multi_head_attention(p.query.topRows(n), p.key.topRows(n), p.value.topRows(n), {heads, kv_heads}, causal);
   p.report(what + ", against no cache", difference(stored, whole), page::tolerance + rounding);
 }
 
@@ -156,7 +156,7 @@ void caches(page& p) {
                                 {}, window, p.memory);
   }
   const matrix windowed =
-      heed::multi_head_attention(p.query.topRows(n), p.key.topRows(n), p.value.topRows(n), heads, kv_heads, window);
+      heed::packed_multi_head_attention(p.query.topRows(n), p.key.topRows(n), p.value.topRows(n), {heads, kv_heads}, window);
   p.report("rolling cache of 16 tokens, " + std::to_string(rolling.capacity()) + " rows for " + std::to_string(n),
            difference(rolled, windowed));
 
@@ -176,8 +176,8 @@ void caches(page& p) {
     all << tokens.topRows(40), tokens.middleRows(from, count);
     return all;
   };
-  alone.row(0) = heed::multi_head_attention(p.query.row(0), ending(p.key, 40, 10), ending(p.value, 40, 10), heads, kv_heads);
-  alone.row(1) = heed::multi_head_attention(p.query.row(1), ending(p.key, 50, 3), ending(p.value, 50, 3), heads, kv_heads);
+  alone.row(0) = heed::packed_multi_head_attention(p.query.row(0), ending(p.key, 40, 10), ending(p.value, 40, 10), {heads, kv_heads});
+  alone.row(1) = heed::packed_multi_head_attention(p.query.row(1), ending(p.key, 50, 3), ending(p.value, 50, 3), {heads, kv_heads});
   p.report("paged cache, forked: " + std::to_string(12 - pages.free_pages()) + " pages for 50 + 43 tokens, not 7",
            difference(forked, alone));
 

@@ -78,7 +78,7 @@ template <typename Options, typename Call>
 void check_call(Options options, const Call& call) {
   for (heed::executor* const executor : {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&two_workers)}) {
     CAPTURE(executor != nullptr);
-    options.executor = executor;
+    options.execution.executor = executor;
     heed::workspace memory;
     call(options, memory);
     const heed::index grown = memory.capacity();
@@ -193,7 +193,7 @@ TEMPLATE_TEST_CASE("attention_into takes the bytes that attention_workspace_byte
         const Eigen::Matrix<TestType, Eigen::Dynamic, Eigen::Dynamic> columns = e.key;
         heed::attention_result<TestType> result(n_q, 24);
         heed::attention_options options;
-        options.target = target;
+        options.execution.target = target;
         check_call(
             options,
             [&](const auto& on, heed::workspace& memory) {
@@ -279,7 +279,7 @@ void for_each_loop(const Check& check) {
           if (n_q > capacity) continue;
           CAPTURE(capacity, n_q, window, executor != nullptr);
           heed::attention_options options;
-          options.executor = executor;
+          options.execution.executor = executor;
           options.causal = heed::causal::bottom_right;
           if (window) options.window_left = 600;
           check(capacity, n_q, options);
@@ -364,7 +364,7 @@ TEMPLATE_TEST_CASE("projections allocate nothing once their workspace has grown"
         heed::rows<TestType> out(n, 70);
         const auto check_weight = [&](const auto& w) {
           heed::attention_options options;
-          options.target = target;
+          options.execution.target = target;
           check_call(
               options, [&](const auto& on, heed::workspace& memory) { heed::project_into(x, w, out, on, memory); },
               [&](const auto& on) { return heed::project_workspace_bytes(x, w, on); });
@@ -390,14 +390,33 @@ TEMPLATE_TEST_CASE("recurrences allocate nothing once their workspace has grown"
     CAPTURE(carried);
     const auto carry = heed::when(carried, heed::carry(heed::bhnd(state.data(), 1, heads, d, d)));
     const auto gate = heed::log_gate(of(gates));
-    check_call(heed::linear_attention_options{}, [&](const auto& on, heed::workspace& memory) {
-      heed::multi_head_linear_attention_into(of(q), of(k), of(v), to, on, memory, gate, carry);
-    });
-    check_call(heed::delta_rule_options{}, [&](const auto& on, heed::workspace& memory) {
-      heed::multi_head_delta_rule_into(of(q), of(k), of(v), heed::bhnd(decay.data(), 1, heads, n, 1), to, on, memory, gate, carry);
-    });
+    const auto beta = heed::bhnd(decay.data(), 1, heads, n, 1);
+    for (const heed::isa target : testing::isas()) {
+      CAPTURE(testing::name_of(target));
+      heed::linear_attention_options linear;
+      linear.execution.target = target;
+      const auto check_linear = [&](const auto& query, const auto& key, const auto& value, const auto& into) {
+        check_call(
+            linear,
+            [&](const auto& on, heed::workspace& memory) {
+              heed::multi_head_linear_attention_into(query, key, value, into, on, memory, gate, carry);
+            },
+            [&](const auto& on) { return heed::multi_head_linear_attention_workspace_bytes(query, key, value, on, gate, carry); });
+      };
+      check_linear(of(q), of(k), of(v), to);
+      const auto beside = [&](const auto& m) { return heed::bnhd(m.data(), 1, n, heads, d); };  // heads that take turns
+      check_linear(beside(q), beside(k), beside(v), heed::bnhd(out.data(), 1, n, heads, d));
+      heed::delta_rule_options delta;
+      delta.execution.target = target;
+      check_call(
+          delta,
+          [&](const auto& on, heed::workspace& memory) {
+            heed::multi_head_delta_rule_into(of(q), of(k), of(v), beta, to, on, memory, gate, carry);
+          },
+          [&](const auto& on) { return heed::multi_head_delta_rule_workspace_bytes(of(q), of(k), of(v), beta, on, gate, carry); });
+    }
     check_call(
-        heed::recurrence_options{},
+        heed::rwkv7_options{},
         [&](const auto& on, heed::workspace& memory) {
           heed::multi_head_rwkv7_into(of(q), of(decay), of(k), of(v), of(a), of(b), to, on, memory, carry);
         },
@@ -438,7 +457,7 @@ TEMPLATE_TEST_CASE("calls without a workspace need none", "", float, double, Eig
   heed::rows<Acc> past = testing::random_rows<Acc>(heads * 3, d, 5);
   heed::causal_conv_options options;
   for (heed::executor* const executor : {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&two_workers)}) {
-    options.executor = executor;
+    options.execution.executor = executor;
     const auto call = [&] {
       heed::causal_conv_into(view, heed::view(weight), heed::bhnd(out.data(), 1, heads, n, d), options,
                              heed::carry(heed::bhnd(past.data(), 1, heads, 3, d)));
@@ -447,8 +466,22 @@ TEMPLATE_TEST_CASE("calls without a workspace need none", "", float, double, Eig
   }
 }
 
+TEST_CASE("linear attention takes no workspace where it takes the recurrent form, or has nothing to do") {
+  const heed::rows<long double> wide = heed::rows<long double>::Ones(4, 3);
+  const heed::rows<float> x = heed::rows<float>::Ones(4, 3);
+  const heed::row_vector<long double> wide_beta = heed::row_vector<long double>::Ones(4);
+  CHECK(heed::multi_head_linear_attention_workspace_bytes(heed::view(wide), heed::view(wide), heed::view(wide), {}) == 0);
+  CHECK(heed::multi_head_delta_rule_workspace_bytes(heed::view(wide), heed::view(wide), heed::view(wide), heed::view(wide_beta), {}) ==
+        0);
+  const auto none = heed::bnhd(x.data(), 1, 4, 0, 3);  // of no heads
+  CHECK(heed::multi_head_linear_attention_workspace_bytes(none, none, none, {}) == 0);
+  CHECK(heed::multi_head_linear_attention_workspace_bytes(heed::view(x), heed::view(x), heed::view(x), {}) > 0);
+}
+
 TEST_CASE("bytes are refused for what the call refuses") {
   const heed::rows<float> x(4, 8), y(4, 6);
   testing::check_refused([&] { heed::attention_workspace_bytes(x, y, x); }, {"heed::attention_workspace_bytes: key: head_dim 6", "8"});
+  testing::check_refused([&] { heed::multi_head_linear_attention_workspace_bytes(heed::view(x), heed::view(y), heed::view(x), {}); },
+                         {"heed::multi_head_linear_attention_workspace_bytes: key: head_dim 6", "8"});
   testing::check_refused([&] { heed::project_workspace_bytes(x, y); }, {"heed::project_workspace_bytes: weight: rows 4", "8"});
 }

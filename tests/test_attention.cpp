@@ -137,7 +137,7 @@ TEST_CASE("attention_into writes to matrices, maps and blocks of any order") {
     got = attention_with_lse(e.query, e.key, e.value);
     std::vector<float> numbers(51 * 24);
     Eigen::Map<heed::rows<float>> out(numbers.data(), 51, 24);
-    attention_into(e.query, e.key, e.value, out, nullptr, e.options, memory);
+    attention_into(e.query, e.key, e.value, out, {}, e.options, memory);
     CHECK(out == got.out);
   }
   testing::check_result(got, e);
@@ -161,7 +161,7 @@ TEST_CASE("attention does not depend on the number of threads, bit for bit") {
     const auto one = attention_with_lse(e.query, e.key, e.value, e.options);
     for (const int threads : {2, 3, 4, 61}) {
       CAPTURE(s.n_q, s.n_kv, threads);
-      e.options.threads = threads;
+      e.options.execution.threads = threads;
       const auto many = attention_with_lse(e.query, e.key, e.value, e.options);
       CHECK(many.out == one.out);
       CHECK(many.lse == one.lse);
@@ -223,16 +223,16 @@ TEST_CASE("an output that overlaps an input is refused, before it is written") {
     testing::check_refused(call, {"heed::attention_into: " + words, "1 x 1 x 6 x 6"});
     CHECK(x == before);
   };
-  refuse([&] { heed::attention_into(x, y, z, x, nullptr, {}, memory); }, "out");
-  refuse([&] { heed::attention_into(y, x, z, x, nullptr, {}, memory); }, "out");
-  refuse([&] { heed::attention_into(y, z, x, x, nullptr, {}, memory); }, "out");
+  refuse([&] { heed::attention_into(x, y, z, x, {}, {}, memory); }, "out");
+  refuse([&] { heed::attention_into(y, x, z, x, {}, {}, memory); }, "out");
+  refuse([&] { heed::attention_into(y, z, x, x, {}, {}, memory); }, "out");
   refuse([&] { heed::attention_into(y, z, z, x, x.col(0), {}, memory); }, "out (1 x 1 x 6 x 6) overlaps lse");
   testing::check_refused(
       [&] { heed::cached_attention_into(heed::view(y), heed::kv_cache<float>(1, 1, 6, 6), heed::writable_view(y), {}, {}, memory); },
       {"heed::cached_attention_into: out", "query"});
   heed::rows<float> packed = heed::rows<float>::Random(6, 24);  // query, key, value and out side by side
   const heed::rows<float> want = heed::attention(packed.leftCols(6), packed.middleCols(6, 6), packed.middleCols(12, 6));
-  heed::attention_into(packed.leftCols(6), packed.middleCols(6, 6), packed.middleCols(12, 6), packed.rightCols(6), nullptr, {},
+  heed::attention_into(packed.leftCols(6), packed.middleCols(6, 6), packed.middleCols(12, 6), packed.rightCols(6), {}, {},
                        memory);
   CHECK(packed.rightCols(6) == want);
 }

@@ -49,12 +49,12 @@ TEST_CASE("blocks hide what a keep of the same pairs hides") {
   CHECK(heed::reference_attention(e.query, e.key, e.value, {}, heed::blocks(blocks)) == same.out);
   for (const heed::isa target : testing::isas()) {
     heed::attention_options options;
-    options.target = target;
+    options.execution.target = target;
     const auto one = heed::attention_with_lse(e.query, e.key, e.value, options, heed::blocks(blocks));
     CAPTURE(block_q, block_kv, testing::name_of(target));
     testing::check_as_exact_as(one.out, same.out, exact.out);
     testing::check_as_exact_as(one.lse, same.lse, exact.lse, 1);
-    options.threads = 3;
+    options.execution.threads = 3;
     CHECK(heed::attention(e.query, e.key, e.value, options, heed::blocks(blocks)) == one.out);
   }
 }
@@ -94,7 +94,7 @@ TEST_CASE("blocks of one function and another mask function show what both show"
   for (const heed::isa target : testing::isas()) {
     CAPTURE(testing::name_of(target));
     heed::attention_options options;
-    options.target = target;
+    options.execution.target = target;
     const auto got = heed::attention_with_lse(e.query, e.key, e.value, options, heed::blocks(blocks), heed::mask_function(other));
     testing::check_as_exact_as(got.out, same.out, exact.out);
     testing::check_as_exact_as(got.lse, same.lse, exact.lse, 1);
@@ -160,7 +160,7 @@ TEST_CASE("a block larger than the call is all there is") {
   CHECK(mask.kv_blocks() == 1);
   mask.show(0, 0, 0, 0);
   heed::attention_options options;
-  options.threads = 2;
+  options.execution.threads = 2;
   CHECK(heed::attention(e.query, e.key, e.value, options, heed::blocks(mask)) == heed::attention(e.query, e.key, e.value));
 }
 

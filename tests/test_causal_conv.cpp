@@ -72,7 +72,7 @@ TEST_CASE("batches and channels-first tensors of the causal convolution, on any 
   for (const int threads : {1, 2}) {
     heed::rows<float> out(batch * channels, length);
     heed::causal_conv_options options;
-    options.threads = threads;
+    options.execution.threads = threads;
     heed::causal_conv_into(heed::tensor_view<const float>{x.data(), batch, 1, length, channels, channels * length, 0, 1, length},
                            heed::view(weight),
                            heed::tensor_view<float>{out.data(), batch, 1, length, channels, channels * length, 0, 1, length}, options);
@@ -108,7 +108,7 @@ TEST_CASE("the causal convolution refuses what does not fit, before it writes") 
   wrong.activation = heed::activation(9);
   testing::check_refused([&] { heed::causal_conv(x, weight, wrong); }, {"activation", "9"});
   wrong = {};
-  wrong.threads = -1;
-  testing::check_refused([&] { heed::causal_conv(x, weight, wrong); }, {"threads", "-1"});
+  wrong.execution.threads = -1;
+  testing::check_refused([&] { heed::causal_conv(x, weight, wrong); }, {"execution.threads", "-1"});
   CHECK((state.array() == 7).all());
 }

@@ -24,7 +24,7 @@ const auto decode = [](const auto& problem) {
 auto decode_on(heed::isa target) {
   return [target](const auto& query, const auto& key, const auto& value, heed::attention_options options, const auto&... terms) {
     using Scalar = typename std::decay_t<decltype(query)>::Scalar;
-    options.target = target;
+    options.execution.target = target;
     heed::attention_result<Scalar> result(query.rows(), value.cols());
     decode(heed::detail::make_problem<Scalar>("decode", heed::view(query), heed::view(key), heed::view(value),
                                               heed::writable_view(result.out), heed::writable_view(result.lse), options, terms...));
@@ -100,7 +100,7 @@ TEMPLATE_TEST_CASE("decode: groups of heads, short queries and many parts", "", 
       for (const heed::index n_q : {1, 3}) {
         CAPTURE(testing::name_of(target), group, n_q);
         heads_example<TestType> e(2 * group, 2, n_q, 1100, 48, 80);
-        e.options.target = target;
+        e.options.execution.target = target;
         check_heads(e);
         e.options.causal = heed::causal::bottom_right;
         check_heads(e);
@@ -113,7 +113,7 @@ TEST_CASE("decode: every thread count gives the same bits") {
   heads_example<float> e(4, 2, 2, 3000, 32, 32);
   const heed::attention_result<float> one = e.run(decode);
   for (const int threads : {2, 3, 8}) {
-    e.options.threads = threads;
+    e.options.execution.threads = threads;
     const heed::attention_result<float> many = e.run(decode);
     CHECK(many.out == one.out);
     CHECK(many.lse == one.lse);
@@ -156,7 +156,7 @@ TEST_CASE("decode: functions of the user and dropout") {
   for (const heed::isa target : testing::isas()) {
     CAPTURE(testing::name_of(target));
     heads_example<float> e(6, 2, 2, 700, 40, 24);
-    e.options.target = target;
+    e.options.execution.target = target;
     check_heads(e, heed::score_function(bend));
     check_heads(e, heed::mask_function(shows));
     check_heads(e, heed::dropout(0.3, 17));
@@ -174,7 +174,7 @@ void check_cache(const Cache& cache, heed::isa target) {
   const auto run = [&](auto type, const auto& run_problem) {
     using scalar = decltype(type);
     heed::attention_options options;
-    options.target = target;
+    options.execution.target = target;
     options.causal = heed::causal::bottom_right;
     const heed::rows<scalar> cast_query = query.cast<scalar>();
     heed::attention_result<scalar> result(2 * 6 * 2, 24);

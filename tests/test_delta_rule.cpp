@@ -36,7 +36,7 @@ TEMPLATE_TEST_CASE("the delta rule in chunks is as exact as token after token", 
       for (const heed::isa target : testing::isas())
         for (const heed::index chunk : {0, 1, 3, 8, 16, 50, 64}) {
           CAPTURE(testing::name_of(target), chunk);
-          e.options.target = target;
+          e.options.execution.target = target;
           e.options.chunk = chunk;
           testing::check_linear(e.run(false), exact, error);
         }
@@ -117,7 +117,7 @@ TEST_CASE("what the delta rule takes away becomes 0 and is nowhere subnormal") {
       for (const heed::isa target : testing::isas()) {
         CAPTURE(gate_cols, recurrent, testing::name_of(target));
         linear_example<float> e = linear_example<float>(100, 16, 24, gate_cols, 1).with_beta(1);
-        e.options.target = target;
+        e.options.execution.target = target;
         e.log_gate.setConstant(-0.1f);
         e.beta.setConstant(0.5f);
         e.value.setZero();

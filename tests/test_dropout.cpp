@@ -48,8 +48,8 @@ TEST_CASE("what dropout drops depends on the seed, the query and the key, and on
   for (const heed::isa target : testing::isas())
     for (const int threads : {1, 3}) {
       example<double> same = e;
-      same.options.target = target;
-      same.options.threads = threads;
+      same.options.execution.target = target;
+      same.options.execution.threads = threads;
       CAPTURE(testing::name_of(target), threads);
       CHECK(pattern(dropped_weights(same, fused, 0.4, 7)) == first);
     }

@@ -69,8 +69,8 @@ TEST_CASE("attention gives the same bits on any executor") {
   const heed::rows<float> query = testing::random_rows<float>(heads * n, d, 1), key = testing::random_rows<float>(heads * n, d, 2);
   const auto run = [&](int threads, heed::executor* executor) {
     heed::attention_options options;
-    options.threads = threads;
-    options.executor = executor;
+    options.execution.threads = threads;
+    options.execution.executor = executor;
     heed::rows<float> out(heads * n, d);
     heed::workspace memory;
     const auto keys = heed::bhnd(key.data(), heed::index(1), heads, n, d);
@@ -92,10 +92,10 @@ TEST_CASE("a call sets memory aside for as many workers as it has tasks, however
   const testing::example<float> e(40, 50, 16, 16), few(1, 600, 16, 16);
   const auto grown = [](const testing::example<float>& inputs, int threads) {
     heed::attention_options options;
-    options.threads = threads;
+    options.execution.threads = threads;
     heed::workspace memory;
     heed::rows<float> out(inputs.query.rows(), inputs.value.cols());
-    heed::attention_into(inputs.query, inputs.key, inputs.value, out, nullptr, options, memory);
+    heed::attention_into(inputs.query, inputs.key, inputs.value, out, {}, options, memory);
     CHECK(out == heed::attention(inputs.query, inputs.key, inputs.value));
     return memory.capacity();
   };
@@ -108,7 +108,7 @@ TEST_CASE("an executor without workers leaves the work to the caller") {
   for (const int workers : {0, -3}) {
     counting_executor none(workers);
     heed::attention_options options;
-    options.executor = &none;
+    options.execution.executor = &none;
     CHECK(heed::attention(e.query, e.key, e.value, options) == heed::attention(e.query, e.key, e.value));
     CHECK(heed::project(e.query, e.key.transpose(), options) == heed::project(e.query, e.key.transpose()));
     CHECK(none.seen == 0);
@@ -132,7 +132,7 @@ TEST_CASE("a call from within a task of the pool that it is lent does not wait f
     for (int c = 0; c < calls; ++c)
       pool.Schedule([&, c] {
         heed::attention_options options;
-        options.executor = &lent;
+        options.execution.executor = &lent;
         heed::workspace memory;
         heed::multi_head_attention_into(view, view, view, heed::bhnd(got[std::size_t(c)].data(), heed::index(1), heads, n, d), {}, options,
                                         memory);

@@ -105,10 +105,10 @@ TEST_CASE("latent attention refuses options and terms by its own name") {
   testing::check_refused([&] { heed::expanded_latent_attention(e.query, e.latent, e.w, wrong); },
                          {"heed::expanded_latent_attention: softcap", "-1"});
   wrong = {};
-  wrong.threads = 0;  // which the projections would meet first
-  testing::check_refused([&] { heed::latent_attention(e.query, e.latent, e.w, wrong); }, {"heed::latent_attention: threads", "0"});
+  wrong.execution.threads = 0;  // which the projections would meet first
+  testing::check_refused([&] { heed::latent_attention(e.query, e.latent, e.w, wrong); }, {"heed::latent_attention: execution.threads", "0"});
   testing::check_refused([&] { heed::expanded_latent_attention(e.query, e.latent, e.w, wrong); },
-                         {"heed::expanded_latent_attention: threads", "0"});
+                         {"heed::expanded_latent_attention: execution.threads", "0"});
   const Eigen::Map<const heed::rows<float>> nowhere(nullptr, 5, 8), no_query(nullptr, 3, 12);
   testing::check_refused([&] { heed::latent_attention(e.query, nowhere, e.w); }, {"heed::latent_attention: latent: a null pointer"});
   testing::check_refused([&] { heed::expanded_latent_attention(no_query, e.latent, e.w); },

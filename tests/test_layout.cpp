@@ -71,12 +71,12 @@ void check(const sizes& s, Index padding, const heed::attention_options& options
                                   memory, terms...);
   heed::attention_options other = options;
   for (const int threads : {1, 2}) {
-    other.threads = threads;
+    other.execution.threads = threads;
     heed::multi_head_attention_into(query.view_of_apart, key.view_of_apart, value.view_of_apart, out.view_of_apart, lse_view_apart,
                                     other, memory, terms...);
     INFO("batch " << s.batch << ", heads " << s.heads << " / " << s.kv_heads << ", n_q " << s.n_q << ", n_kv " << s.n_kv << ", d "
                   << s.d_k << " / " << s.d_v << ", padding " << padding << ", threads " << threads << ", "
-                  << testing::name_of(options.target));
+                  << testing::name_of(options.execution.target));
     CHECK(same_bits(out.view_of_dense, out.view_of_apart));
     CHECK(same_bits(lse_view, lse_view_apart));
   }
@@ -89,7 +89,7 @@ TEMPLATE_TEST_CASE("heads side by side give what dense rows give, to the bit", "
     for (const heed::causal causal : {heed::causal::none, heed::causal::bottom_right})
       for (const sizes& s : all_sizes) {
         heed::attention_options options;
-        options.target = target;
+        options.execution.target = target;
         options.causal = causal;
         check<TestType>(s, 0, options);
         check<TestType>(s, 5, options);
@@ -100,7 +100,7 @@ TEST_CASE("heads side by side with masks, biases and windows") {
   for (const heed::isa target : testing::isas())
     for (const sizes& s : all_sizes) {
       heed::attention_options options;
-      options.target = target;
+      options.execution.target = target;
       options.window_left = 40;
       options.window_right = 3;
       options.softcap = 5;
@@ -143,12 +143,12 @@ void check_recurrence(const sizes& s, gates which, bool delta, bool bonus, const
     const auto call = [&](const auto&... terms) {
       if (delta) {
         heed::delta_rule_options other;
-        other.target = options.target;
-        other.threads = threads;
+        other.execution.target = options.execution.target;
+        other.execution.threads = threads;
         heed::multi_head_delta_rule_into(of(query), of(key), of(value), of(beta), of(out), other, memory, terms...);
       } else {
         heed::linear_attention_options other = options;
-        other.threads = threads;
+        other.execution.threads = threads;
         heed::multi_head_linear_attention_into(of(query), of(key), of(value), of(out), other, memory, terms...,
                                                heed::when(bonus, heed::bonus(u)));
       }
@@ -169,7 +169,7 @@ void check_recurrence(const sizes& s, gates which, bool delta, bool bonus, const
       run(true, carried ? &other : nullptr, threads);
       INFO("batch " << s.batch << ", heads " << s.heads << " / " << s.kv_heads << ", n " << n << ", d " << s.d_k << " / " << s.d_v
                     << ", gates " << int(which) << ", delta " << delta << ", bonus " << bonus << ", normalise " << options.normalise
-                    << ", carried " << carried << ", threads " << threads << ", " << testing::name_of(options.target));
+                    << ", carried " << carried << ", threads " << threads << ", " << testing::name_of(options.execution.target));
       CHECK(same_bits(out.view_of_dense, out.view_of_apart));
       CHECK(std::memcmp(state.data(), other.data(), std::size_t(state.size()) * sizeof(Acc)) == 0);
     }
@@ -189,7 +189,7 @@ TEMPLATE_TEST_CASE("linear attention and the delta rule of heads side by side, t
     for (const heed::isa target : testing::isas())
       for (const gates which : {gates::none, gates::token, gates::key}) {
         heed::linear_attention_options options;
-        options.target = target;
+        options.execution.target = target;
         check_recurrence<TestType>(s, which, false, false, options);
         check_recurrence<TestType>(s, which, false, true, options);
         check_recurrence<TestType>(s, which, true, false, options);
@@ -213,7 +213,7 @@ TEST_CASE("multi_head_self_attention is its products and attention of dense head
   for (Index h = 0; h < heads; ++h)
     attended.middleCols(h * d, d) =
         heed::attention(dense[0].middleRows(h * n, n), dense[1].middleRows(h * n, n), dense[2].middleRows(h * n, n));
-  CHECK(heed::multi_head_self_attention(x, w_q, w_k, w_v, w_o, heads, heads) == heed::project(attended, w_o));
+  CHECK(heed::multi_head_self_attention(x, w_q, w_k, w_v, w_o, {heads, heads}) == heed::project(attended, w_o));
 }
 
 TEMPLATE_TEST_CASE("a sequence alone gives what it gives in any batch, to the bit", "", float, double, Eigen::bfloat16) {
@@ -228,8 +228,8 @@ TEMPLATE_TEST_CASE("a sequence alone gives what it gives in any batch, to the bi
     for (const auto& batch : batches)
       for (const int threads : {1, 2}) {
         heed::attention_options options;
-        options.target = target;
-        options.threads = threads;
+        options.execution.target = target;
+        options.execution.threads = threads;
         options.causal = heed::causal::bottom_right;
         std::vector<Index> query_starts{0}, key_starts{0};
         for (const pair& p : batch) {
@@ -244,7 +244,7 @@ TEMPLATE_TEST_CASE("a sequence alone gives what it gives in any batch, to the bi
         heed::ragged_attention_into(heed::split_heads(heed::view(query), heads), heed::split_heads(heed::view(key), kv_heads),
                                     heed::split_heads(heed::view(value), kv_heads), heed::split_heads(heed::writable_view(out), heads),
                                     {}, query_starts, key_starts, options, memory);
-        options.threads = 1;
+        options.execution.threads = 1;
         for (std::size_t b = 0; b < batch.size(); ++b) {
           const Index i = query_starts[b], j = key_starts[b], n_q = batch[b].n_q, n_kv = batch[b].n_kv;
           heed::multi_head_attention_into(heed::split_heads(heed::view(query.middleRows(i, n_q)), heads),

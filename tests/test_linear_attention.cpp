@@ -46,7 +46,7 @@ TEMPLATE_TEST_CASE("linear attention in chunks is as exact as token after token"
       for (const heed::isa target : testing::isas())
         for (const heed::index chunk : {0, 1, 3, 8, 16, 50, 64}) {
           CAPTURE(testing::name_of(target), chunk);
-          e.options.target = target;
+          e.options.execution.target = target;
           e.options.chunk = chunk;
           testing::check_linear(e.run(false), exact, error);
         }
@@ -121,7 +121,7 @@ TEST_CASE("strong gates neither overflow nor leave NaN") {
       REQUIRE(exact.out.allFinite());
       for (const heed::isa target : testing::isas()) {
         CAPTURE(strength, gate_cols, bonus, testing::name_of(target));
-        e.options.target = target;
+        e.options.execution.target = target;
         testing::check_linear(e.run(false), exact,
                               {testing::max_error(e.run(true).out, exact.out), testing::max_error(e.run(true).state, exact.state)});
       }
@@ -166,7 +166,7 @@ TEST_CASE("a gate of -infinity for one key dimension forgets that dimension alon
       for (const heed::isa target : testing::isas())
         for (const heed::index chunk : {0, 3, 16}) {
           CAPTURE(bonus, at, testing::name_of(target), chunk);
-          e.options.target = target;
+          e.options.execution.target = target;
           e.options.chunk = chunk;
           check(e.run(false));
         }
@@ -205,7 +205,7 @@ TEMPLATE_TEST_CASE("a state that fades becomes 0 and is nowhere subnormal", "", 
         if (recurrent && target != testing::isas().front()) continue;
         CAPTURE(gate_cols, recurrent, testing::name_of(target));
         linear_example<TestType> e(400, 16, 24, gate_cols, 1);
-        e.options.target = target;
+        e.options.execution.target = target;
         e.log_gate.setConstant(sizeof(TestType) == 4 ? TestType(-0.1) : TestType(-0.8));
         e.value.setZero();
         heed::rows<TestType> state = e.state;
@@ -259,7 +259,7 @@ TEST_CASE("groups of query heads, batches and strides are the same head by head,
   heed::rows<float> first_out, first_state;
   for (const int threads : {1, 2, 5}) {
     heed::linear_attention_options options;
-    options.threads = threads;
+    options.execution.threads = threads;
     heed::workspace memory;
     // Values last to first in memory, and a column-major state: neither can be used in place.
     heed::rows<float> out = heed::rows<float>::Zero(batch * heads * d_v, length),
@@ -346,8 +346,8 @@ TEST_CASE("linear attention refuses what does not fit, before it writes") {
   options.scale = std::numeric_limits<double>::infinity();
   refused([&] { heed::linear_attention(q, k, v, options); }, {"scale", "inf"});
   options = {};
-  options.threads = 0;
-  refused([&] { heed::linear_attention(q, k, v, options); }, {"threads", "0"});
+  options.execution.threads = 0;
+  refused([&] { heed::linear_attention(q, k, v, options); }, {"execution.threads", "0"});
   heed::rows<float> out = heed::rows<float>::Constant(6, 6, 7);
   heed::workspace memory;
   refused(

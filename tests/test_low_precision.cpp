@@ -37,7 +37,7 @@ TEST_CASE("attention of bfloat16 with rows that are not side by side") {
     for (const heed::isa target : testing::isas()) {
       INFO(testing::name_of(target) << ", d_k " << d);
       heed::attention_options options;
-      options.target = target;
+      options.execution.target = target;
       options.causal = heed::causal::top_left;
       CHECK(heed::attention(query, key, value, options) == heed::attention(e.query, e.key, e.value, options));
     }

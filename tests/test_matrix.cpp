@@ -397,8 +397,8 @@ void check_path(const char* name, const sample<Scalar>& one, const judged<Scalar
   const auto run_with = [&](heed::isa target, int threads) {
     outputs<Scalar> got(one.in);
     heed::attention_options options = one.s.options;
-    options.target = target;
-    options.threads = threads;
+    options.execution.target = target;
+    options.execution.threads = threads;
     one.s.with_terms(numbers, kind, [&](const auto&... terms) { run(got, options, memory, terms...); });
     return got;
   };

@@ -89,7 +89,7 @@ TEMPLATE_TEST_CASE("multi_head_attention_into is as exact as the reference", "",
       const auto exact = reference_of(wide, options, heed::key_lengths(lengths));
       for (const heed::isa target : testing::isas()) {
         CAPTURE(kv_heads, n_q, testing::name_of(target));
-        options.target = target;
+        options.execution.target = target;
         heed::workspace memory;
         batch_result<TestType> got(e);
         heed::multi_head_attention_into(e.query_view(), e.key_view(), e.value_view(), got.out_view(), got.lse_view(), options, memory,
@@ -156,12 +156,12 @@ TEST_CASE("the strides of a tensor change nothing") {
   }
 }
 
-TEST_CASE("multi_head_attention reads and writes the packed layout") {
+TEST_CASE("packed_multi_head_attention reads and writes the packed layout, as multi_head_attention of views does") {
   const heed::index batch = 2, n_q = 5, n_kv = 7, heads = 4, kv_heads = 2, d_k = 6, d_v = 3;
   const heed::rows<double> query = testing::random_rows<double>(batch * n_q, heads * d_k, 1);
   const heed::rows<double> key = testing::random_rows<double>(batch * n_kv, kv_heads * d_k, 2);
   const heed::rows<double> value = testing::random_rows<double>(batch * n_kv, kv_heads * d_v, 3);
-  const heed::rows<double> out = heed::multi_head_attention(query, key, value, heads, kv_heads, {}, batch);
+  const heed::rows<double> out = heed::packed_multi_head_attention(query, key, value, {heads, kv_heads, batch});
   REQUIRE(out.rows() == batch * n_q);
   REQUIRE(out.cols() == heads * d_v);
   for (heed::index b = 0; b < batch; ++b)
@@ -170,6 +170,40 @@ TEST_CASE("multi_head_attention reads and writes the packed layout") {
                                        value.block(b * n_kv, h / 2 * d_v, n_kv, d_v));
       CHECK(out.block(b * n_q, h * d_v, n_q, d_v) == one);
     }
+
+  heed::attention_options options;
+  options.causal = heed::causal::bottom_right;
+  const heed::packed_heads packed{heads, kv_heads, batch};
+  const heed::row_vector<double> logits = heed::row_vector<double>::Constant(heads, 0.5);
+  const auto sinks = heed::sinks(logits);
+  const heed::rows<double> want = heed::packed_multi_head_attention(query, key, value, packed, options, sinks);
+  const auto q = heed::split_heads(heed::view(query), heads, batch);
+  const auto k = heed::split_heads(heed::view(key), kv_heads, batch), v = heed::split_heads(heed::view(value), kv_heads, batch);
+  CHECK(heed::multi_head_attention(q, k, v, options, sinks) == want);
+
+  heed::rows<double> got(batch * n_q, heads * d_v), lse(batch * n_q, heads), sums(batch * n_q, heads);
+  heed::workspace memory;
+  heed::packed_multi_head_attention_into(query, key, value, packed, got, lse, options, memory, sinks);
+  CHECK(got == want);
+  heed::multi_head_attention_into(q, k, v, heed::split_heads(heed::writable_view(got), heads, batch),
+                                  heed::split_heads(heed::writable_view(sums), heads, batch), options, memory, sinks);
+  CHECK(lse == sums);
+  got.setZero();
+  heed::packed_multi_head_attention_into(query, key, value, packed, got, {}, options, memory, sinks);
+  CHECK(got == want);
+  CHECK(heed::packed_multi_head_attention_workspace_bytes(query, key, value, packed, options, sinks) ==
+        heed::multi_head_attention_workspace_bytes(q, k, v, options, sinks));
+
+  const std::string name = "heed::packed_multi_head_attention_into: ";
+  heed::rows<double> wrong(batch * n_q, 2);
+  const auto refuse = [&](auto& o, auto& l, const std::vector<std::string>& words) {
+    testing::check_refused([&] { heed::packed_multi_head_attention_into(query, key, value, packed, o, l, options, memory); }, words);
+  };
+  refuse(wrong, lse, {name, "out: 2", "num_heads 4"});
+  refuse(got, wrong, {name, "lse: 2", "num_heads 4"});
+  CHECK(got == want);
+  testing::check_refused([&] { heed::multi_head_attention(q, k, q, options); },
+                         {"heed::multi_head_attention: value: kv_length 5", "7"});
 }
 
 TEST_CASE("many heads do not depend on the number of threads, bit for bit") {
@@ -177,7 +211,7 @@ TEST_CASE("many heads do not depend on the number of threads, bit for bit") {
     const batch_example<float> e(2, 6, 2, n_q, 300, 32, 16);
     const auto run = [&](int threads) {
       heed::attention_options options;
-      options.threads = threads;
+      options.execution.threads = threads;
       heed::workspace memory;
       batch_result<float> got(e);
       heed::multi_head_attention_into(e.query_view(), e.key_view(), e.value_view(), got.out_view(), got.lse_view(), options, memory);
@@ -227,17 +261,21 @@ TEST_CASE("multi_head_attention_into refuses what does not fit, and writes nothi
   CHECK((got.lse.array() == -7).all());
 }
 
-TEST_CASE("multi_head_attention refuses columns and rows that are no multiple") {
+TEST_CASE("packed_multi_head_attention refuses columns and rows that are no multiple") {
   const heed::rows<float> query = heed::rows<float>::Zero(6, 8), key = heed::rows<float>::Zero(6, 4),
                           value = heed::rows<float>::Zero(6, 6);
-  const std::string name = "heed::multi_head_attention:";
-  testing::check_refused([&] { heed::multi_head_attention(query, key, value, 3, 1); }, {name, "query: 8", "num_heads 3"});
-  testing::check_refused([&] { heed::multi_head_attention(query, key, value, 4, 3); }, {name, "key: 4", "num_kv_heads 3"});
-  testing::check_refused([&] { heed::multi_head_attention(query, key, value, 4, 4); }, {name, "value: 6", "num_kv_heads 4"});
-  testing::check_refused([&] { heed::multi_head_attention(query, key, value, 0, 1); }, {name, "num_heads", "0"});
-  testing::check_refused([&] { heed::multi_head_attention(query, key, value, 4, 2, {}, 4); }, {name, "query: 6", "batch 4"});
-  testing::check_refused([&] { heed::multi_head_attention(query, key, value, 4, 2, {}, 0); }, {name, "batch", "0"});
-  testing::check_refused([&] { heed::multi_head_attention(query, key, value.topRows(5), 4, 2); }, {name, "value: kv_length 5", "6"});
+  const std::string name = "heed::packed_multi_head_attention:";
+  testing::check_refused([&] { heed::packed_multi_head_attention(query, key, value, {3, 1}); }, {name, "query: 8", "num_heads 3"});
+  testing::check_refused([&] { heed::packed_multi_head_attention(query, key, value, {4, 3}); }, {name, "key: 4", "num_kv_heads 3"});
+  testing::check_refused([&] { heed::packed_multi_head_attention(query, key, value, {4, 4}); }, {name, "value: 6", "num_kv_heads 4"});
+  testing::check_refused([&] { heed::packed_multi_head_attention(query, key, value, {0, 1}); }, {name, "num_heads", "0"});
+  testing::check_refused([&] { heed::packed_multi_head_attention(query, key, value, {4, 2, 4}); }, {name, "query: 6", "batch 4"});
+  testing::check_refused([&] { heed::packed_multi_head_attention(query, key, value, {4, 2, 0}); }, {name, "batch", "0"});
+  testing::check_refused(
+      [&] {
+        heed::packed_multi_head_attention(query, key, value.topRows(5), {4, 2});
+      },
+      {name, "value: kv_length 5", "6"});
 }
 
 TEST_CASE("sizes whose scratch no index can count are refused, before anything is written") {

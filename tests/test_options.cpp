@@ -1,7 +1,10 @@
+#include <heed/causal_conv.hpp>
 #include <heed/linear_attention.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/options.hpp>
 #include <heed/projection.hpp>
+#include <heed/rwkv7.hpp>
+#include <heed/selective_scan.hpp>
 #include <heed/streaming.hpp>
 #include <heed/weights.hpp>
 
@@ -30,7 +33,7 @@ void refuse(const Change& change, const std::vector<std::string>& words) {
   check("reference_attention", [&] { heed::reference_attention(e.query, e.key, e.value, options); });
   check("streaming_attention", [&] { heed::streaming_attention(e.query, e.key, e.value, options); });
   check("attention_with_weights", [&] { heed::attention_with_weights(e.query, e.key, e.value, options); });
-  check("multi_head_attention", [&] { heed::multi_head_attention(e.query, e.key, e.value, 2, 2, options); });
+  check("packed_multi_head_attention", [&] { heed::packed_multi_head_attention(e.query, e.key, e.value, {2, 2}, options); });
 }
 
 }  // namespace
@@ -44,9 +47,9 @@ TEST_CASE("options that are out of range are refused, with their value") {
   refuse([&](heed::attention_options& o) { o.softcap = infinity; }, {"softcap", "inf"});
   refuse([](heed::attention_options& o) { o.window_left = -2; }, {"window_left", "-2"});
   refuse([](heed::attention_options& o) { o.window_right = -3; }, {"window_right", "-3"});
-  refuse([](heed::attention_options& o) { o.threads = 0; }, {"threads", "0"});
+  refuse([](heed::attention_options& o) { o.execution.threads = 0; }, {"execution.threads", "0"});
   refuse([](heed::attention_options& o) { o.causal = heed::causal(9); }, {"causal", "9"});
-  refuse([](heed::attention_options& o) { o.target = heed::isa(99); }, {"target", "99"});
+  refuse([](heed::attention_options& o) { o.execution.target = heed::isa(99); }, {"execution.target", "99"});
 }
 
 TEST_CASE("a scale or softcap that the scores' type cannot hold is refused, on every path") {
@@ -88,18 +91,45 @@ TEST_CASE("a scale or softcap that the scores' type cannot hold is refused, on e
 TEST_CASE("an instruction set that this CPU lacks is refused, by the function that was called") {
   const heed::isa best = heed::best_isa();
   if (best >= heed::isa::avx512) return;  // nothing to lack
-  const std::string words = std::string("target avx512 is not available: the best that this CPU has is ") + heed::name(best);
-  refuse([](heed::attention_options& o) { o.target = heed::isa::avx512; }, {words});
-  testing::check_refused([] { heed::set_target(heed::isa::avx512); }, {"heed::set_target: " + words});
+  const std::string words = std::string("avx512 is not available: the best that this CPU has is ") + heed::name(best);
+  refuse([](heed::attention_options& o) { o.execution.target = heed::isa::avx512; }, {"execution.target " + words});
+  testing::check_refused([] { heed::set_target(heed::isa::avx512); }, {"heed::set_target: target " + words});
 
   const heed::rows<float> x = heed::rows<float>::Ones(3, 4);
   heed::attention_options options;
-  options.target = heed::isa::avx512;
+  options.execution.target = heed::isa::avx512;
   testing::check_refused([&] { heed::project_qkv(x, x.topRows(0), x.topRows(0), x.topRows(0), options); },
-                         {"heed::project_qkv: " + words});
+                         {"heed::project_qkv: execution.target " + words});
   heed::linear_attention_options linear;
-  linear.target = heed::isa::avx512;
-  testing::check_refused([&] { heed::linear_attention(x, x, x, linear); }, {"heed::linear_attention: " + words});
+  linear.execution.target = heed::isa::avx512;
+  testing::check_refused([&] { heed::linear_attention(x, x, x, linear); }, {"heed::linear_attention: execution.target " + words});
+}
+
+TEST_CASE("a function without kernels refuses an instruction set to choose; the twins of those that have kernels check it") {
+  const heed::rows<float> x = heed::rows<float>::Ones(3, 4), state = heed::rows<float>::Ones(4, 2), b = heed::rows<float>::Ones(3, 2);
+  constexpr const char* words = "execution.target must be automatic, for this function has no kernels to choose from, but is baseline";
+  const auto with = [](auto options, heed::isa target) {
+    options.execution.target = target;
+    return options;
+  };
+  const auto on = [&](auto options) { return with(options, heed::isa::baseline); };
+  testing::check_refused([&] { heed::selective_scan(x, x, state, b, b, on(heed::selective_scan_options())); },
+                         {"heed::selective_scan: ", words});
+  testing::check_refused([&] { heed::causal_conv(x, x, on(heed::causal_conv_options())); }, {"heed::causal_conv: ", words});
+  heed::rows<float> out(3, 4);
+  heed::workspace memory;
+  const auto view = heed::view(x);
+  testing::check_refused(
+      [&] {
+        heed::multi_head_rwkv7_into(view, view, view, view, view, view, heed::writable_view(out), on(heed::rwkv7_options()), memory);
+      },
+      {"heed::multi_head_rwkv7_into: ", words});
+
+  CHECK(heed::reference_attention(x, x, x, on(heed::attention_options())) == heed::reference_attention(x, x, x));
+  CHECK(heed::recurrent_linear_attention(x, x, x, on(heed::linear_attention_options())) == heed::recurrent_linear_attention(x, x, x));
+  const auto wrong = with(heed::linear_attention_options(), heed::isa(99));
+  testing::check_refused([&] { heed::recurrent_linear_attention(x, x, x, wrong); },
+                         {"heed::recurrent_linear_attention: execution.target", "99"});
 }
 
 TEST_CASE("options left alone mean plain attention") {
@@ -109,9 +139,9 @@ TEST_CASE("options left alone mean plain attention") {
   CHECK(options.window_left == -1);
   CHECK(options.window_right == -1);
   CHECK(options.softcap == 0);
-  CHECK(options.target == heed::isa::automatic);
-  CHECK(options.threads == 1);
-  CHECK(options.executor == nullptr);
+  CHECK(options.execution.target == heed::isa::automatic);
+  CHECK(options.execution.threads == 1);
+  CHECK(options.execution.executor == nullptr);
 }
 
 TEST_CASE("instruction sets have their names, and one that this CPU lacks is refused by both") {
@@ -129,7 +159,7 @@ TEST_CASE("instruction sets have their names, and one that this CPU lacks is ref
   for (const heed::isa target : {heed::isa::avx2, heed::isa::avx512, heed::isa::avx512_bf16}) {
     const testing::example<Eigen::bfloat16> e(3, 5, 4, 4);
     heed::attention_options options;
-    options.target = target;
+    options.execution.target = target;
     const auto call = [&] { heed::attention(e.query, e.key, e.value, options); };
     has(target) ? call() : testing::check_refused(call, {heed::name(target), heed::name(heed::best_isa())});
   }

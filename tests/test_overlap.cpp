@@ -219,7 +219,7 @@ TEST_CASE("recurrences refuse an output or a state that overlaps an input or the
               {"b", dense}},
              2, [&](arena& a) {
                heed::multi_head_rwkv7_into(a.dense(2), a.dense(3), a.dense(4), a.dense(5), a.dense(6), a.dense(7), a.dense(0),
-                                           heed::recurrence_options{}, memory, heed::carry(a.dense(1)));
+                                           heed::rwkv7_options{}, memory, heed::carry(a.dense(1)));
              });
   check_each("selective_scan_into",
              {{"out", dense},

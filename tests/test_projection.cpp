@@ -139,7 +139,7 @@ TEST_CASE("what is built on the projections refuses by its own name") {
     self_attention_batch(l.x, 2, l.w_q, w_k, l.w_v, options, terms...);
   });
   check("multi_head_self_attention", [&](const auto& w_k, const auto& options, const auto&... terms) {
-    heed::multi_head_self_attention(l.x, l.w_q, w_k, l.w_v, w_o, 2, 2, options, 2, terms...);
+    heed::multi_head_self_attention(l.x, l.w_q, w_k, l.w_v, w_o, {2, 2, 2}, options, terms...);
   });
   heed::rows<float> x = heed::rows<float>::Ones(4, 4);
   heed::workspace memory;

@@ -84,7 +84,7 @@ template <typename Scalar>
 void check_every_order(heed::isa target) {
   using acc = heed::accumulator_t<Scalar>;
   heed::attention_options options;
-  options.target = target;
+  options.execution.target = target;
   heed::workspace memory;
   for (const shape& s : shapes) {
     const heed::rows<Scalar> x = testing::random_rows<Scalar>(s.n, s.depth, 1), w = testing::random_rows<Scalar>(s.depth, s.cols, 2);
@@ -135,18 +135,18 @@ TEST_CASE("project_qkv is three products, bitwise, at every number of threads") 
       const auto x = testing::random_rows<float>(n, 40, 1), w_q = testing::random_rows<float>(40, 100, 2);
       const columns<float> w_k = testing::random_rows<float>(40, 7, 3), w_v = testing::random_rows<float>(40, 64, 4);
       heed::attention_options options;
-      options.target = target;
+      options.execution.target = target;
       const auto q = heed::project(x, w_q, options), k = heed::project(x, w_k, options), v = heed::project(x, w_v, options);
       for (const int threads : {1, 2, 3, 8}) {
-        options.threads = threads;
+        options.execution.threads = threads;
         const auto all = heed::project_qkv(x, w_q, w_k, w_v, options);
         CHECK(same_bits(all.query, q));
         CHECK(same_bits(all.key, k));
         CHECK(same_bits(all.value, v));
       }
       heed::thread_executor pool(3);
-      options.threads = 1;
-      options.executor = &pool;
+      options.execution.threads = 1;
+      options.execution.executor = &pool;
       CHECK(same_bits(heed::project(x, w_q, options), q));
     }
 }
@@ -158,7 +158,7 @@ TEST_CASE("NaN and infinity in a row of x reach that row, in a column of the wei
       for (const bool column_major : {false, true}) {
         CAPTURE(testing::name_of(target), n, column_major);
         heed::attention_options options;
-        options.target = target;
+        options.execution.target = target;
         heed::rows<float> x = testing::random_rows<float>(n, 37, 1), w = testing::random_rows<float>(37, 53, 2);
         const auto project = [&] {
           return column_major ? heed::project(x, columns<float>(w), options) : heed::project(x, w, options);
@@ -184,7 +184,7 @@ TEST_CASE("NaN and infinity in a row of x reach that row, in a column of the wei
 TEST_CASE("A row of many does not depend on the others") {
   for (const heed::isa target : testing::isas()) {
     heed::attention_options options;
-    options.target = target;
+    options.execution.target = target;
     const auto x = testing::random_rows<float>(300, 130, 1), w = testing::random_rows<float>(130, 77, 2);
     const auto whole = heed::project(x, w, options);
     for (const heed::index n : {1, 4, 5, 13})
@@ -218,7 +218,7 @@ TEST_CASE("project_into refuses sizes that do not fit, and writes nothing") {
   testing::check_refused([&] { heed::project_into(x, w, small, {}, memory); }, {"out: rows 2", "x's rows 3"});
   testing::check_refused([&] { heed::project_into(x, w, narrow, {}, memory); }, {"out: columns 6", "weight's columns 5"});
   heed::attention_options options;
-  options.threads = 0;
-  testing::check_refused([&] { heed::project_into(x, w, out, options, memory); }, {"heed::project_into:", "threads", "0"});
+  options.execution.threads = 0;
+  testing::check_refused([&] { heed::project_into(x, w, out, options, memory); }, {"heed::project_into:", "execution.threads", "0"});
   CHECK(out == Eigen::MatrixXf::Constant(3, 5, 7));
 }

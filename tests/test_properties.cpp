@@ -206,7 +206,7 @@ double error_of(heed::isa target, heed::index n_q, heed::index n_kv, float size 
   const heed::rows<double> query64 = query.template cast<double>(), key64 = key.template cast<double>(),
                            value64 = value.template cast<double>();
   heed::attention_options options;
-  options.target = target;
+  options.execution.target = target;
   const heed::rows<double> got = heed::attention(query, key, value, options).template cast<double>(),
                            exact = heed::attention(query64, key64, value64, options);
   return (got - exact).norm() / exact.norm();

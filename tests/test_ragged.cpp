@@ -88,11 +88,11 @@ TEMPLATE_TEST_CASE("ragged_attention_into is as exact as the reference, on any n
     const auto exact = reference_of(cast, given);
     for (const heed::isa target : testing::isas()) {
       heed::attention_options options = given;
-      options.target = target;
+      options.execution.target = target;
       result<TestType> one;
       for (const int threads : {1, 2, 5}) {
         CAPTURE(testing::name_of(target), threads);
-        options.threads = threads;
+        options.execution.threads = threads;
         heed::workspace memory;
         result<TestType> got;
         heed::ragged_attention_into(all.query_view(), all.key_view(), all.value_view(), got.out_view(), got.lse_view(), query_starts,

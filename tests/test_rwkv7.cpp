@@ -74,7 +74,7 @@ TEMPLATE_TEST_CASE("RWKV-7 is its recurrence", "", float, double, Eigen::bfloat1
       rwkv_example<wide> exact = e.template cast<wide>();
       const heed::rows<wide> want = exact.exact();
       heed::rows<accumulator> state = e.state;
-      const heed::rows<TestType> got = heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, heed::carry(state));
+      const heed::rows<TestType> got = heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(state));
       testing::check_error(got, want, out_error);
       testing::check_error(state, exact.state, state_error);
     }
@@ -83,11 +83,11 @@ TEMPLATE_TEST_CASE("RWKV-7 is its recurrence", "", float, double, Eigen::bfloat1
 TEST_CASE("RWKV-7 of a sequence in parts is that of the whole, for any scalar") {
   const rwkv_example<long double> e(30, 6, 4, 2);
   heed::rows<long double> whole = e.state, parts = e.state, out(30, 4);
-  const heed::rows<long double> want = heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, heed::carry(whole));
+  const heed::rows<long double> want = heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(whole));
   heed::index first = 0;
   for (const heed::index count : {1, 0, 20, 9}) {
     const auto part = [&](const heed::rows<long double>& m) { return m.middleRows(first, count); };
-    out.middleRows(first, count) = heed::rwkv7(part(e.r), part(e.w), part(e.k), part(e.v), part(e.a), part(e.b), heed::carry(parts));
+    out.middleRows(first, count) = heed::rwkv7(part(e.r), part(e.w), part(e.k), part(e.v), part(e.a), part(e.b), {}, heed::carry(parts));
     first += count;
   }
   CHECK(out == want);
@@ -99,8 +99,8 @@ TEST_CASE("heads of RWKV-7 are independent, on any number of threads") {
   rwkv_example<float> e(length, heads * d, heads * d, 3);
   const auto run = [&](int threads) {
     heed::rows<float> out(length, heads * d);
-    heed::recurrence_options options;
-    options.threads = threads;
+    heed::rwkv7_options options;
+    options.execution.threads = threads;
     heed::workspace memory;
     const auto split = [&](const heed::rows<float>& m) { return heed::split_heads(heed::view(m), heads); };
     heed::multi_head_rwkv7_into(split(e.r), split(e.w), split(e.k), split(e.v), split(e.a), split(e.b),
@@ -125,9 +125,9 @@ TEST_CASE("RWKV-7 forgets a column of the state whose decay and removal are 0, o
   const auto tail = [&](const heed::rows<float>& m) { return m.bottomRows(20 - at); };
   heed::rows<float> want_state = heed::rows<float>::Zero(5, 8), state = heed::rows<float>::Constant(5, 8, nan);
   const heed::rows<float> want =
-      heed::rwkv7(tail(e.r), tail(e.w), tail(e.k), tail(e.v), tail(e.a), tail(e.b), heed::carry(want_state));
+      heed::rwkv7(tail(e.r), tail(e.w), tail(e.k), tail(e.v), tail(e.a), tail(e.b), {}, heed::carry(want_state));
   REQUIRE(want.allFinite());
-  const heed::rows<float> out = heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, heed::carry(state));
+  const heed::rows<float> out = heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(state));
   CHECK((out.topRows(at).array() != out.topRows(at).array()).all());
   CHECK(out.bottomRows(20 - at) == want);
   CHECK(state == want_state);
@@ -140,7 +140,7 @@ TEMPLATE_TEST_CASE("a state of RWKV-7 that fades becomes 0 and is nowhere subnor
   e.a.setZero();
   heed::rows<TestType> state = e.state;
   for (int part = 0; part < 5; ++part) {
-    heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, heed::carry(state));
+    heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(state));
     for (heed::index i = 0; i < state.size(); ++i) CHECK((state.data()[i] == 0 || std::isnormal(state.data()[i])));
     if (part == 1) CHECK((state.array() != 0).any());
   }
@@ -152,8 +152,8 @@ TEST_CASE("RWKV-7 refuses what does not fit, before it writes") {
   testing::check_refused([&] { heed::rwkv7(e.r, random_rows<float>(6, 5, 1), e.k, e.v, e.a, e.b); }, {"heed::rwkv7: decay", "5", "4"});
   testing::check_refused([&] { heed::rwkv7(e.r, e.w, random_rows<float>(7, 4, 1), e.v, e.a, e.b); }, {"key", "length", "7", "6"});
   heed::rows<float> state = heed::rows<float>::Constant(4, 4, 7);
-  testing::check_refused([&] { heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, heed::carry(state)); }, {"carry: rows", "4", "3"});
+  testing::check_refused([&] { heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(state)); }, {"carry: rows", "4", "3"});
   heed::rows<float> none;
-  testing::check_refused([&] { heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, heed::carry(none)); }, {"carry: rows", "0", "3"});
+  testing::check_refused([&] { heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(none)); }, {"carry: rows", "0", "3"});
   CHECK((state.array() == 7).all());
 }

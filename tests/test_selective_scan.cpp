@@ -173,7 +173,7 @@ TEST_CASE("batch entries and groups of the selective scan share a and the weight
   const auto run = [&](int threads) {
     heed::rows<float> out(batch * length, groups * channels);
     heed::selective_scan_options options;
-    options.threads = threads;
+    options.execution.threads = threads;
     heed::workspace memory;
     const auto split = [&](const heed::rows<float>& m) { return heed::split_heads(heed::view(m), groups, batch); };
     heed::selective_scan_into(split(u), split(dt), heed::view(a), split(b), split(c),
@@ -202,8 +202,8 @@ TEST_CASE("the selective scan refuses what does not fit, before it writes") {
                          {"carry: columns", "4", "3"});
   heed::row_vector<float> none;
   heed::selective_scan_options lazy;
-  lazy.threads = 0;
-  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, lazy); }, {"heed::selective_scan: threads", "0"});
+  lazy.execution.threads = 0;
+  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, lazy); }, {"heed::selective_scan: execution.threads", "0"});
   testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::skip(none)); }, {"skip", "channels 0", "4"});
   testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::step_bias(none)); },
                          {"step_bias", "channels 0", "4"});

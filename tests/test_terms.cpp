@@ -204,7 +204,7 @@ TEST_CASE("bytes that are not 0 attend as bools that are true do") {
     CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(row)), of_row.run(reference)));
     for (const heed::isa target : heed::available_isas()) {
       heed::attention_options options = e.options;
-      options.target = target;
+      options.execution.target = target;
       const auto shown = [](heed::index, heed::index, heed::index i, heed::index j) { return j < 32 || i % 3 == 0; };
       const auto blocks = heed::block_mask::of(shown, 1, 1, n_q, 70, 16, 16);
       CAPTURE(heed::name(target), n_q);
@@ -398,7 +398,7 @@ TEST_CASE("the lowest finite score hides nothing: a row of them is the mean of t
         CAPTURE(heed::name(target), n_q, n_kv);
         const example<float> e(n_q, n_kv, 16, 8);
         heed::attention_options options;
-        options.target = target;
+        options.execution.target = target;
         const heed::rows<float> mean = e.value.cast<double>().colwise().mean().cast<float>().replicate(n_q, 1);
         const heed::rows<float> bias = heed::rows<float>::Constant(n_q, n_kv, lowest);
         const auto by_bias = heed::attention_with_lse(e.query, e.key, e.value, options, heed::bias(bias));

@@ -41,7 +41,7 @@ void check_attention(heed::isa target) {
       poison(memory);
       CHECK(raised_by([&] {
               e.run([&](const auto& query, const auto& key, const auto& value, heed::attention_options options, const auto&... terms) {
-                options.target = target;
+                options.execution.target = target;
                 heed::attention_into(query, key, value, result.out, result.lse, options, memory, terms...);
               });
             }) == "");
@@ -64,7 +64,7 @@ TEMPLATE_TEST_CASE("projections, caches and linear forms raise none either", "",
   for (const heed::isa target : testing::isas()) {
     INFO(testing::name_of(target));
     heed::attention_options options;
-    options.target = target;
+    options.execution.target = target;
     options.causal = heed::causal::bottom_right;
     CHECK(raised_by([&] { heed::project(x, w, options); }) == "");
     CHECK(raised_by([&] { heed::project(x.topRows(3), w, options); }) == "");
@@ -90,9 +90,9 @@ TEMPLATE_TEST_CASE("projections, caches and linear forms raise none either", "",
     const heed::rows<Acc> gates = testing::random_rows<Acc>(n, d, 5).cwiseAbs() * Acc(-30);
     const heed::rows<Acc> beta = heed::rows<Acc>::Constant(n, 1, Acc(0.5));
     heed::linear_attention_options linear;
-    linear.target = target;
+    linear.execution.target = target;
     heed::delta_rule_options delta;
-    delta.target = target;
+    delta.execution.target = target;
     for (const heed::index columns : {heed::index(0), heed::index(1), d}) {
       INFO("gates " << columns);
       heed::rows<Acc> state = heed::rows<Acc>::Zero(d, d);

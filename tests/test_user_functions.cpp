@@ -103,7 +103,7 @@ TEST_CASE("functions are called only for pairs that position and lengths leave v
         CAPTURE(n_q, n_kv);
         for (const heed::isa target : testing::isas()) {
           heed::attention_options on = options;
-          on.target = target;
+          on.execution.target = target;
           CAPTURE(testing::name_of(target));
           check_asked(r, [&](const auto& term) {
             heed::multi_head_attention_into(e.queries(), e.keys(), e.values(), e.outs(), {}, on, memory, heed::key_lengths(lengths),
@@ -173,7 +173,7 @@ TEST_CASE("what a function throws reaches the caller, who can go on") {
   const heed::index n_kv = 700;
   const testing::example<float> e(n_q, n_kv, 8, 4);
   heed::attention_options options;
-  options.threads = threads;
+  options.execution.threads = threads;
   options.causal = heed::causal::bottom_right;
   std::atomic<heed::index> limit{n_kv / 2};
   const auto bend = [&](float score, heed::index, heed::index, heed::index, heed::index j) {

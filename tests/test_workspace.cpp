@@ -45,7 +45,7 @@ TEMPLATE_TEST_CASE("attention_into allocates nothing once its workspace has grow
       for (const heed::causal causal : {heed::causal::none, heed::causal::bottom_right}) {
         CAPTURE(testing::name_of(target), n_q);
         testing::example<TestType> e(n_q, 300, 32, 24);
-        e.options.target = target;
+        e.options.execution.target = target;
         e.options.causal = causal;
         e.bias = testing::random_rows<heed::accumulator_t<TestType>>(n_q, 300, 4);
         e.keep = testing::random_mask(n_q, 300, 5);
@@ -264,7 +264,7 @@ TEST_CASE("a worker that runs out of memory ends the call and not the program") 
     heed::recurrent_multi_head_linear_attention_into(view, view, view, heed::bhnd(result.data(), 1, heads, tokens, d), options);
   };
   call(want);
-  options.threads = 3;
+  options.execution.threads = 3;
   long failures = 0;
   for (long k = 0;; ++k) {
     testing::allocations_until_failure = k;

@@ -12,7 +12,7 @@ void forward(const void* query, const void* key, const void* value, void* out, l
   static heed::workspace memory;  // as a program would keep it between calls
   heed::attention_options options;
   options.causal = causal ? heed::causal::bottom_right : heed::causal::none;
-  options.threads = threads;
+  options.execution.threads = threads;
   const auto view = [&](auto* data, long h, long n) {
     return side_by_side ? heed::bnhd(data, 1, n, h, d) : heed::bhnd(data, 1, h, n, d);
   };

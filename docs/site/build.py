@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SITE = ROOT / "docs/site"
 PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")), "CONTRIBUTING.md", "CHANGELOG.md"]
 HEADERS = sorted((ROOT / "include/heed").glob("*.hpp"))
-DETAIL = sorted((ROOT / "include/heed/detail").glob("*.hpp"))  # whatever of theirs is not in namespace detail is public too
+DETAIL = sorted((ROOT / "include/heed/detail").glob("*.hpp"))  # which must have nothing outside namespace detail
 
 
 def name_of(page):
@@ -135,6 +135,8 @@ def check_links(folder):
 def check_names(tags):
     known = set(re.findall(r"<name>(?:\w+::)*(\w+)</name>", tags.read_text()))
     for header, name in public_names():
+        if ROOT / "include/heed/detail" / header in DETAIL and not (ROOT / "include/heed" / header).exists():
+            yield f"detail/{header}: {name} is public: it belongs in a header of include/heed"
         if name not in known:
             yield f"{header}: {name} is not in the reference"
 

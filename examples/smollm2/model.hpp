@@ -163,7 +163,7 @@ class session {
         scratch_(std::size_t(threads)) {
     for (index i = 0; i < m.config().layers; ++i) caches_.push_back(make_cache(m.config(), type));
     options_.causal = heed::causal::bottom_right;
-    options_.executor = &pool_;
+    options_.execution.executor = &pool_;
   }
 
   /// Tokens read so far, and how many fit.

@@ -5,9 +5,6 @@
 #include <heed/detail/problem.hpp>
 #include <heed/workspace.hpp>
 
-#include <cstddef>
-#include <type_traits>
-
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
@@ -41,8 +38,8 @@ auto attention(const Query& query, const Key& key, const Value& value, const att
   return detail::attend<Scalar, Dk, Dv>("attention", query, key, value, options, terms...);
 }
 
-/// attention together with the natural logarithm of the sum of exponentials of each row, from which parts are merged and weights rebuilt.
-/// A row that sees no key is 0 with an lse of -infinity; a sink joins the lse.
+/// attention together with the natural logarithm of the sum of exponentials of each row, from which parts are merged and weights
+/// rebuilt. A row that sees no key is 0 with an lse of -infinity; a sink joins the lse.
 ///
 /// @code
 /// using rows = heed::rows<float>;
@@ -63,10 +60,10 @@ auto attention_with_lse(const Query& query, const Key& key, const Value& value, 
   return result;
 }
 
-/// attention into the caller's memory: out n_q x Dv, lse n_q x 1 or nullptr to leave it out. Both must have their size
-/// already, and overlap neither each other nor anything that the call reads: std::invalid_argument. Columns between those of the inputs
-/// are no overlap. Allocates nothing once `memory` has grown and when the inputs are in memory; scalars without a kernel (long double,
-/// an autodiff type) do not use it and allocate.
+/// attention into the caller's memory: out n_q x Dv, lse n_q x 1 or {} to leave it out. Both must have their size
+/// already, and overlap neither each other nor anything that the call reads: std::invalid_argument. Columns between those of the
+/// inputs are no overlap. Allocates nothing once `memory` has grown and when the inputs are in memory; scalars without a kernel (long
+/// double, an autodiff type) do not use it and allocate.
 ///
 /// @code
 /// using rows = heed::rows<float>;
@@ -77,16 +74,12 @@ auto attention_with_lse(const Query& query, const Key& key, const Value& value, 
 /// heed::attention_into(query, key, value, out, lse, heed::attention_options(), memory);
 /// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename Out,
-          typename Lse, typename... Terms>
+          typename Lse = detail::absent, typename... Terms>
 void attention_into(const Query& query, const Key& key, const Value& value, Out&& out, Lse&& lse, const attention_options& options,
                     workspace& memory, const Terms&... terms) {
   const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("attention_into", query, key, value);
-  tensor_view<accumulator_t<typename decltype(in)::scalar>> lse_view;
-  if constexpr (!std::is_same<std::decay_t<Lse>, std::nullptr_t>::value) {
-    static_assert(detail::lse_fits<typename decltype(in)::scalar, typename detail::scalar_of<std::decay_t<Lse>>::type>::value);
-    lse_view = writable_view(lse);
-  }
-  detail::forward(detail::make_problem("attention_into", in.query, in.key, in.value, writable_view(out), lse_view, options, terms...),
+  detail::forward(detail::make_problem("attention_into", in.query, in.key, in.value, writable_view(out),
+                                       detail::lse_of<typename decltype(in)::scalar>(lse), options, terms...),
                   memory);
 }
 

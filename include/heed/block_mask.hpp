@@ -32,6 +32,7 @@ class block_mask {
                   hidden);
   }
 
+  /// A copy has memory of its own.
   block_mask(const block_mask&) = default;
   /// A mask that was moved from is one of no queries and no keys.
   block_mask(block_mask&& other) noexcept

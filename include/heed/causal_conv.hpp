@@ -15,10 +15,8 @@ enum class activation : unsigned char { none, silu };
 struct causal_conv_options {
   /// The function that each sum goes through.
   heed::activation activation = heed::activation::none;
-  /// How many threads may share out batch entries and heads. The result is bitwise the same for every number.
-  int threads = 1;
-  /// The caller's pool, used instead of new threads. Not owned.
-  heed::executor* executor = nullptr;
+  /// Instruction set (`automatic` only: there are no kernels), threads, pool.
+  heed::execution execution{};
 };
 
 namespace detail {
@@ -63,7 +61,7 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
   causal_conv_terms<Scalar> given;
   add_terms(given, terms...);
   check_view(name, "x", x);
-  check_threads(name, options.threads);
+  check_execution_without_kernels(name, options.execution);
   check_view(name, "weight", weight);
   const index channels = x.cols, taps = weight.cols, past = taps - 1;
   if (taps < 1) fail_with("heed::", name, ": weight: taps must be 1 or more, but is ", taps);
@@ -81,7 +79,7 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
   check_carry(name, given.carry, x.batch, x.heads, past, "weight's taps - 1,", channels, "x's channels");
   check_apart(name, {"out", out}, {"carry", given.carry}, "x", x, "weight", weight, "channel_bias", given.channel_bias);
 
-  for_each_head(x.batch, x.heads, options, [&](index b, index h) {
+  for_each_head(x.batch, x.heads, options.execution, [&](index b, index h) {
     const matrix_view<Weight> weights = broadcast_head(weight, b, h);
     // Token t of z, which counts from the oldest input of the past.
     const auto z = [&](index t, index c) {

@@ -6,6 +6,9 @@
 #include <heed/linear_attention.hpp>
 #include <heed/workspace.hpp>
 
+#include <optional>
+#include <type_traits>
+
 HEED_NAMESPACE_BEGIN
 
 // Linear attention that corrects what it already knows: a key's new value replaces the state's answer to that key by the share beta,
@@ -20,30 +23,36 @@ struct delta_rule_options {
   std::optional<double> scale{};
   /// Tokens that are computed together, at most 48; 0 is the library's choice. It changes time and rounding, nothing else.
   index chunk = 0;
-  /// The instruction set to use; one that this CPU lacks is an error.
-  isa target = isa::automatic;
-  /// How many threads may share out the heads. The result is bitwise the same for every number.
-  int threads = 1;
-  /// The caller's pool, used instead of new threads. Not owned.
-  heed::executor* executor = nullptr;
+  /// Instruction set, threads, pool.
+  heed::execution execution{};
 };
 
 namespace detail {
-template <typename Scalar, typename Query, typename Key, typename Value, typename Beta, typename... Terms>
-linear_problem<Scalar> make_delta_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
-                                          const tensor_view<Value>& value, const tensor_view<Scalar>& out,
-                                          const tensor_view<Beta>& beta, const delta_rule_options& options, const Terms&... terms) {
+/// What the linear problem of the delta rule has of its options.
+inline linear_attention_options linear_options(const delta_rule_options& options) {
+  linear_attention_options same;
+  same.scale = options.scale;
+  same.chunk = options.chunk;
+  same.execution = options.execution;
+  return same;
+}
+
+/// beta, and the terms, compared with what the delta rule takes.
+template <typename Scalar, typename Beta, typename... Terms>
+tensor_view<const accumulator_t<Scalar>> delta_beta(const tensor_view<Beta>& beta) {
   static_assert(std::is_same<std::remove_const_t<Beta>, accumulator_t<Scalar>>::value,
                 "beta must have the scalar of the state: float for half and bfloat16");
   static_assert((!std::is_same<typename purpose_of<Terms>::type, bonus_term<accumulator_t<Scalar>>>::value && ...),
                 "bonus is no term of the delta rule");
-  linear_attention_options same;
-  same.scale = options.scale;
-  same.chunk = options.chunk;
-  same.target = options.target;
-  same.threads = options.threads;
-  same.executor = options.executor;
-  return make_linear_problem<Scalar>(function, query, key, value, out, tensor_view<const accumulator_t<Scalar>>(beta), same, terms...);
+  return beta;
+}
+
+template <typename Scalar, typename Query, typename Key, typename Value, typename Beta, typename... Terms>
+linear_problem<Scalar> make_delta_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
+                                          const tensor_view<Value>& value, const tensor_view<Scalar>& out,
+                                          const tensor_view<Beta>& beta, const delta_rule_options& options, const Terms&... terms) {
+  return make_linear_problem<Scalar>(function, query, key, value, out, delta_beta<Scalar, Beta, Terms...>(beta),
+                                     linear_options(options), terms...);
 }
 
 /// beta of one head: T x 1, or 1 x 1 for a constant.
@@ -61,14 +70,26 @@ tensor_view<const Acc> beta_view(const Beta& beta) {
 ///
 /// query [B, H, T, d_k], key [B, H_kv, T, d_k], value [B, H_kv, T, d_v], beta [B, H_kv, T, 1] (each extent its own or 1) -> out
 /// [B, H, T, d_v]. With T = 0 nothing is written and the state stays. Throws std::invalid_argument for sizes that do not fit together,
-/// options out of range, and an out or carry that overlaps itself, the other or an input, before anything is written. Allocates nothing
-/// once `memory` has grown. Scalars without a kernel take the recurrent form.
+/// options out of range, and an out or carry that overlaps itself, the other or an input, before anything is written. Allocates
+/// nothing once `memory` has grown. Scalars without a kernel take the recurrent form.
 template <typename Query, typename Key, typename Value, typename Beta, typename Scalar, typename... Terms>
 void multi_head_delta_rule_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
                                 const tensor_view<Beta>& beta, const tensor_view<Scalar>& out, const delta_rule_options& options,
                                 workspace& memory, const Terms&... terms) {
   detail::chunked(detail::make_delta_problem<Scalar>("multi_head_delta_rule_into", query, key, value, out, beta, options, terms...),
                   memory);
+}
+
+/// The bytes of the workspace that this call of multi_head_delta_rule_into takes: out does not matter. 0 where it takes the recurrent
+/// form, which allocates a state and three rows for each head.
+template <typename Query, typename Key, typename Value, typename Beta, typename... Terms>
+index multi_head_delta_rule_workspace_bytes(const tensor_view<Query>& query, const tensor_view<Key>& key,
+                                            const tensor_view<Value>& value, const tensor_view<Beta>& beta,
+                                            const delta_rule_options& options, const Terms&... terms) {
+  using Scalar = std::remove_const_t<Query>;
+  return detail::bytes_of(detail::make_linear_shape_problem<Scalar>("multi_head_delta_rule_workspace_bytes", query, key, value,
+                                                                    detail::delta_beta<Scalar, Beta, Terms...>(beta),
+                                                                    detail::linear_options(options), terms...));
 }
 
 /// The same, token after token, for any scalar type: the oracle of the chunked form.

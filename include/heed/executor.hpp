@@ -2,6 +2,7 @@
 
 #include <heed/detail/abi.hpp>
 #include <heed/detail/caught.hpp>
+#include <heed/execution.hpp>
 
 #include <atomic>
 #include <condition_variable>
@@ -13,7 +14,7 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Where the work of a call runs. Implement it to lend your pool to the library (see attention_options::executor).
+/// Where the work of a call runs. Implement it to lend your pool to the library (see execution::executor).
 class executor {
  public:
   /// The work of one worker, by its number.
@@ -69,7 +70,7 @@ class thread_executor : public executor {
 /// } mine;
 /// heed::pool_executor<pool> lent(mine);
 /// heed::attention_options options;
-/// options.executor = &lent;
+/// options.execution.executor = &lent;
 /// const heed::rows<float> x = heed::rows<float>::Random(1000, 64);
 /// const auto out = heed::attention(x, x, x, options);
 /// @endcode
@@ -138,15 +139,13 @@ class openmp_executor : public executor {
 namespace detail {
 
 /// How many workers a call may have.
-template <typename Options>
-int workers_of(const Options& options) {
-  const int workers = options.executor ? options.executor->workers() : options.threads;
+inline int workers_of(const execution& how) {
+  const int workers = how.executor ? how.executor->workers() : how.threads;
   return workers > 1 ? workers : 1;
 }
 /// The same, but no more than there is work for: what a plan sets memory aside for.
-template <typename Options>
-int workers_of(const Options& options, std::ptrdiff_t tasks) {
-  const int workers = workers_of(options);
+inline int workers_of(const execution& how, std::ptrdiff_t tasks) {
+  const int workers = workers_of(how);
   return tasks < workers ? (tasks > 1 ? static_cast<int>(tasks) : 1) : workers;
 }
 

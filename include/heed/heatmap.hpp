@@ -158,6 +158,7 @@ class heatmap_page {
     detail::check_page("heatmap_page", row_labels_.size(), col_labels_.size(), options_);
   }
 
+  /// A copy has memory of its own.
   heatmap_page(const heatmap_page&) = default;
   /// A page that was moved from has no labels and no maps.
   heatmap_page(heatmap_page&&) = default;

@@ -4,14 +4,18 @@
 
 #include <heed/attention.hpp>
 #include <heed/block_mask.hpp>
+#include <heed/carry.hpp>
 #include <heed/causal_conv.hpp>
 #include <heed/delta_rule.hpp>
 #include <heed/dropout.hpp>
+#include <heed/execution.hpp>
 #include <heed/executor.hpp>
+#include <heed/failure.hpp>
 #include <heed/isa.hpp>
 #include <heed/kv_cache.hpp>
 #include <heed/latent.hpp>
 #include <heed/linear_attention.hpp>
+#include <heed/linear_options.hpp>
 #include <heed/merge.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/options.hpp>
@@ -20,6 +24,7 @@
 #include <heed/projection.hpp>
 #include <heed/ragged.hpp>
 #include <heed/reference.hpp>
+#include <heed/result.hpp>
 #include <heed/rwkv7.hpp>
 #include <heed/selective_scan.hpp>
 #include <heed/softmax.hpp>
@@ -29,4 +34,5 @@
 #include <heed/types.hpp>
 #include <heed/version.hpp>
 #include <heed/weights.hpp>
+#include <heed/when.hpp>
 #include <heed/workspace.hpp>

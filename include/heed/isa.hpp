@@ -66,11 +66,11 @@ inline isa best_isa() {
 
 namespace detail {
 /// Refuses an instruction set that this CPU lacks.
-inline void check_target(const char* function, isa target) {
+inline void check_target(const char* function, const char* what, isa target) {
   if (target != isa::automatic && !find_isa(target))
-    fail_with("heed::", function, ": target must be a heed::isa, 0 to ", int(isa::avx512_bf16), ", but is ", int(target));
+    fail_with("heed::", function, ": ", what, " must be a heed::isa, 0 to ", int(isa::avx512_bf16), ", but is ", int(target));
   if (!is_available(target))
-    fail_with("heed::", function, ": target ", name(target), " is not available: the best that this CPU has is ", name(best_isa()));
+    fail_with("heed::", function, ": ", what, " ", name(target), " is not available: the best that this CPU has is ", name(best_isa()));
 }
 /// The instruction set to run, for a target that has been checked.
 inline isa resolve(isa target) {
@@ -90,7 +90,7 @@ inline isa resolve(isa target) {
 /// heed::set_target(heed::isa::automatic);
 /// @endcode
 inline void set_target(isa target) {
-  detail::check_target("set_target", target);
+  detail::check_target("set_target", "target", target);
   detail::process::target.store(static_cast<unsigned char>(target), std::memory_order_relaxed);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <heed/attention.hpp>
+#include <heed/detail/inputs.hpp>
 #include <heed/detail/storage.hpp>
 #include <heed/reference.hpp>
 
@@ -321,10 +322,10 @@ void bind_cache(const char* function, const Cache& cache, problem<Scalar, Stored
                 problem.n_kv(b), " that the cache holds; it has dropped ", dropped[b]);
 }
 
-template <typename Scalar, typename Query, typename Cache, typename Lse, typename... Terms>
+template <typename Scalar, typename Query, typename Cache, typename... Terms>
 auto make_cached_problem(const char* function, const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
-                         const tensor_view<Lse>& lse, const attention_options& options, const Terms&... terms) {
-  static_assert(scalars_fit<Scalar, Query>::value && lse_fits<Scalar, Lse>::value);
+                         const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, const Terms&... terms) {
+  static_assert(scalars_fit<Scalar, Query>::value);
   auto problem =
       make_stored_problem(function, tensor_view<const Scalar>(query), cache.keys(), cache.values(), out, lse, options, terms...);
   bind_cache(function, cache, problem);
@@ -354,10 +355,12 @@ auto make_cached_problem(const char* function, const tensor_view<Query>& query, 
 ///                               memory);
 /// }
 /// @endcode
-template <typename Query, typename Cache, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
-void cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
-                           const tensor_view<Lse>& lse, const attention_options& options, workspace& memory, const Terms&... terms) {
-  detail::forward(detail::make_cached_problem<Scalar>("cached_attention_into", query, cache, out, lse, options, terms...), memory);
+template <typename Query, typename Cache, typename Scalar, typename Lse = detail::absent, typename... Terms>
+void cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out, const Lse& lse,
+                           const attention_options& options, workspace& memory, const Terms&... terms) {
+  detail::forward(
+      detail::make_cached_problem<Scalar>("cached_attention_into", query, cache, out, detail::lse_of<Scalar>(lse), options, terms...),
+      memory);
 }
 
 /// The bytes of the workspace that this call of cached_attention_into takes, at any length that the cache has room for: out and lse do
@@ -372,10 +375,11 @@ index cached_attention_workspace_bytes(const tensor_view<Query>& query, const Ca
 }
 
 /// The same computed directly: the oracle of cached_attention_into.
-template <typename Query, typename Cache, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
+template <typename Query, typename Cache, typename Scalar, typename Lse = detail::absent, typename... Terms>
 void reference_cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
-                                     const tensor_view<Lse>& lse, const attention_options& options, const Terms&... terms) {
-  detail::reference(detail::make_cached_problem<Scalar>("reference_cached_attention_into", query, cache, out, lse, options, terms...));
+                                     const Lse& lse, const attention_options& options, const Terms&... terms) {
+  detail::reference(detail::make_cached_problem<Scalar>("reference_cached_attention_into", query, cache, out,
+                                                        detail::lse_of<Scalar>(lse), options, terms...));
 }
 
 HEED_NAMESPACE_END

@@ -3,9 +3,12 @@
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/linear_plan.hpp>
 #include <heed/detail/linear_problem.hpp>
+#include <heed/linear_options.hpp>
 #include <heed/workspace.hpp>
 
 #include <cmath>
+#include <optional>
+#include <type_traits>
 
 HEED_NAMESPACE_BEGIN
 
@@ -70,8 +73,8 @@ detail::bonus_term<typename Vector::Scalar> bonus(const Eigen::DenseBase<Vector>
 ///
 /// query [B, H, T, d_k], key [B, H_kv, T, d_k], value [B, H_kv, T, d_v] -> out [B, H, T, d_v]. Query head h reads the state of head
 /// h / (H / H_kv). With T = 0 nothing is written and the state stays. Throws std::invalid_argument for sizes that do not fit together,
-/// options out of range, and an out or carry that overlaps itself, the other or an input, before anything is written. Allocates nothing
-/// once `memory` has grown. Scalars without a kernel (long double, an autodiff type) take the recurrent form.
+/// options out of range, and an out or carry that overlaps itself, the other or an input, before anything is written. Allocates
+/// nothing once `memory` has grown. Scalars without a kernel (long double, an autodiff type) take the recurrent form.
 template <typename Query, typename Key, typename Value, typename Scalar, typename... Terms>
 void multi_head_linear_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
                                       const tensor_view<Scalar>& out, const linear_attention_options& options, workspace& memory,
@@ -79,6 +82,16 @@ void multi_head_linear_attention_into(const tensor_view<Query>& query, const ten
   detail::chunked(
       detail::make_linear_problem<Scalar>("multi_head_linear_attention_into", query, key, value, out, std::nullopt, options, terms...),
       memory);
+}
+
+/// The bytes of the workspace that this call of multi_head_linear_attention_into takes: out does not matter. 0 where it takes the
+/// recurrent form, which allocates a state and three rows for each head.
+template <typename Query, typename Key, typename Value, typename... Terms>
+index multi_head_linear_attention_workspace_bytes(const tensor_view<Query>& query, const tensor_view<Key>& key,
+                                                  const tensor_view<Value>& value, const linear_attention_options& options,
+                                                  const Terms&... terms) {
+  return detail::bytes_of(detail::make_linear_shape_problem<std::remove_const_t<Query>>(
+      "multi_head_linear_attention_workspace_bytes", query, key, value, std::nullopt, options, terms...));
 }
 
 /// The same, token after token: for any scalar type, and the oracle of the chunked form.

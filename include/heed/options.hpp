@@ -1,13 +1,11 @@
 #pragma once
 
-#include <heed/isa.hpp>
+#include <heed/execution.hpp>
 #include <heed/types.hpp>
 
 #include <optional>
 
 HEED_NAMESPACE_BEGIN
-
-class executor;
 
 /// Which keys a query sees, by position. With n_q == n_kv both alignments are j <= i; otherwise the name says which corner the diagonal
 /// starts from: `top_left` is j <= i, `bottom_right` is j <= i + n_kv - n_q (the last query sees the last key).
@@ -26,12 +24,8 @@ struct attention_options {
   index window_right = -1;
   /// s becomes softcap * tanh(s / softcap) after the scale and before biases and masks; 0 is off.
   double softcap = 0;
-  /// The instruction set to use; one that this CPU lacks is an error.
-  isa target = isa::automatic;
-  /// How many threads may work on the call. The result is bitwise the same for every number.
-  int threads = 1;
-  /// The caller's pool, used instead of new threads; see executor.hpp. Not owned.
-  heed::executor* executor = nullptr;
+  /// Instruction set, threads, pool.
+  heed::execution execution{};
 };
 
 HEED_NAMESPACE_END

@@ -41,6 +41,7 @@ class paged_kv_cache {
     for (index page = num_pages; page > 0; --page) free_.push_back(page - 1);
   }
 
+  /// A copy has pages of its own.
   paged_kv_cache(const paged_kv_cache&) = default;
   /// A cache that was moved from has no pages and no sequences.
   paged_kv_cache(paged_kv_cache&& other) noexcept
@@ -168,8 +169,11 @@ class paged_kv_cache {
       detail::check_list("paged_kv_cache::batch", "sequences", sequences);
       for (const index s : sequences) cache.check_sequence("batch", s);
     }
+    /// How many tokens before its own a later query may look back to: -1, all.
     index window() const { return -1; }
+    /// The keys, as the library's own functions read them.
     detail::stored_tensor<Stored> keys() const { return view(cache_.key_); }
+    /// The values, likewise.
     detail::stored_tensor<Stored> values() const { return view(cache_.value_); }
 
    private:

@@ -108,7 +108,7 @@ auto projected_qkv(const char* name, const X& x, const Wq& w_q, const Wk& w_k, c
 
 /// X W, a linear layer without bias, into the caller's memory: x n x d_model, weight d_model x d_out -> out n x d_out.
 ///
-/// Of the options, target, threads and executor matter; the result is bitwise the same for every number of threads. half and bfloat16
+/// Of the options, `execution` matters; the result is bitwise the same for every number of threads. half and bfloat16
 /// are summed up in float and rounded once. out must have its size already. Throws std::invalid_argument for sizes that do not fit
 /// together and an out that overlaps an input, before anything is written. Allocates nothing once `memory` has grown and when the
 /// inputs are in memory.
@@ -179,7 +179,7 @@ auto self_attention_batch(const X& x, index batch, const Wq& w_q, const Wk& w_k,
                           const Terms&... terms) {
   constexpr const char* name = "self_attention_batch";
   const auto in = detail::projected_qkv(name, x, w_q, w_k, w_v, options);
-  return detail::packed_attention(name, in.query, in.key, in.value, 1, 1, options, batch, terms...);
+  return detail::packed_attention(name, in.query, in.key, in.value, {1, 1, batch}, options, terms...);
 }
 
 /// The whole multi-head layer (Vaswani et al. 2017, section 3.2.2) of `batch` sequences of one length, one below the other: the three
@@ -192,21 +192,19 @@ auto self_attention_batch(const X& x, index batch, const Wq& w_q, const Wk& w_k,
 /// @code
 /// using rows = heed::rows<float>;
 /// const rows x = rows::Random(10, 32), w_q = rows::Random(32, 4 * 8), w_kv = rows::Random(32, 2 * 8), w_o = rows::Random(4 * 8, 32);
-/// const rows out = heed::multi_head_self_attention(x, w_q, w_kv, w_kv, w_o, 4, 2);  // 4 heads on 2; 10 x 32
+/// const rows out = heed::multi_head_self_attention(x, w_q, w_kv, w_kv, w_o, {4, 2});  // 4 heads on 2; 10 x 32
 /// @endcode
 template <typename X, typename Wq, typename Wk, typename Wv, typename Wo, typename... Terms>
-auto multi_head_self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const Wo& w_o, index num_heads,
-                               index num_kv_heads, const attention_options& options = {}, index batch = 1, const Terms&... terms) {
+auto multi_head_self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, const Wo& w_o, const packed_heads& heads,
+                               const attention_options& options = {}, const Terms&... terms) {
   constexpr const char* name = "multi_head_self_attention";
   detail::check_projection_types<X, Wo>();
-  detail::check_multiple(name, "w_q", w_q.cols(), "columns", "num_heads", num_heads);
-  detail::check_multiple(name, "w_k", w_k.cols(), "columns", "num_kv_heads", num_kv_heads);
-  detail::check_multiple(name, "w_v", w_v.cols(), "columns", "num_kv_heads", num_kv_heads);
-  detail::check_equal(name, "w_o: rows", w_o.rows(), "num_heads * d_v", num_heads * (w_v.cols() / num_kv_heads));
+  detail::check_multiple(name, "w_q", w_q.cols(), "columns", "num_heads", heads.num_heads);
+  detail::check_multiple(name, "w_k", w_k.cols(), "columns", "num_kv_heads", heads.num_kv_heads);
+  detail::check_multiple(name, "w_v", w_v.cols(), "columns", "num_kv_heads", heads.num_kv_heads);
+  detail::check_equal(name, "w_o: rows", w_o.rows(), "num_heads * d_v", heads.num_heads * (w_v.cols() / heads.num_kv_heads));
   const auto in = detail::projected_qkv(name, x, w_q, w_k, w_v, options);
-  return detail::projected(
-      name, detail::packed_attention(name, in.query, in.key, in.value, num_heads, num_kv_heads, options, batch, terms...), w_o,
-      options);
+  return detail::projected(name, detail::packed_attention(name, in.query, in.key, in.value, heads, options, terms...), w_o, options);
 }
 
 HEED_NAMESPACE_END

@@ -65,12 +65,12 @@ problem<Scalar> make_ragged_problem(const char* function, const tensor_view<Quer
 /// heed::ragged_attention_into(heads, heads, heads, heed::bhnd(out.data(), 1, 4, 10, 64), {}, starts, starts,
 ///                             heed::attention_options(), memory);
 /// @endcode
-template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
+template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = detail::absent, typename... Terms>
 void ragged_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
-                           const tensor_view<Scalar>& out, const tensor_view<Lse>& lse, const index_list& query_starts,
+                           const tensor_view<Scalar>& out, const Lse& lse, const index_list& query_starts,
                            const index_list& key_starts, const attention_options& options, workspace& memory, const Terms&... terms) {
-  detail::forward(detail::make_ragged_problem<Scalar>("ragged_attention_into", query, key, value, out, lse, query_starts, key_starts,
-                                                      options, terms...),
+  detail::forward(detail::make_ragged_problem<Scalar>("ragged_attention_into", query, key, value, out, detail::lse_of<Scalar>(lse),
+                                                      query_starts, key_starts, options, terms...),
                   memory);
 }
 
@@ -86,12 +86,12 @@ index ragged_attention_workspace_bytes(const tensor_view<Query>& query, const te
 }
 
 /// The same computed directly: the oracle of ragged_attention_into.
-template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = accumulator_t<Scalar>, typename... Terms>
+template <typename Query, typename Key, typename Value, typename Scalar, typename Lse = detail::absent, typename... Terms>
 void reference_ragged_attention_into(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
-                                     const tensor_view<Scalar>& out, const tensor_view<Lse>& lse, const index_list& query_starts,
+                                     const tensor_view<Scalar>& out, const Lse& lse, const index_list& query_starts,
                                      const index_list& key_starts, const attention_options& options, const Terms&... terms) {
-  detail::reference(detail::make_ragged_problem<Scalar>("reference_ragged_attention_into", query, key, value, out, lse, query_starts,
-                                                        key_starts, options, terms...));
+  detail::reference(detail::make_ragged_problem<Scalar>("reference_ragged_attention_into", query, key, value, out,
+                                                        detail::lse_of<Scalar>(lse), query_starts, key_starts, options, terms...));
 }
 
 HEED_NAMESPACE_END

@@ -2,6 +2,7 @@
 
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/recurrence.hpp>
+#include <heed/execution.hpp>
 #include <heed/workspace.hpp>
 
 #include <optional>
@@ -9,6 +10,12 @@
 #include <utility>
 
 HEED_NAMESPACE_BEGIN
+
+/// The options of RWKV-7.
+struct rwkv7_options {
+  /// Instruction set (`automatic` only: there are no kernels), threads, pool.
+  heed::execution execution{};
+};
 
 namespace detail {
 /// The one term that RWKV-7 takes.
@@ -33,14 +40,14 @@ constexpr index rwkv7_numbers(index d_k, index d_v) { return (d_v + 5) * d_k; }
 template <typename Scalar, typename R, typename W, typename K, typename V, typename A, typename B, typename... Terms>
 rwkv7_terms<accumulator_t<Scalar>> check_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_view<W>& decay,
                                                const tensor_view<K>& key, const tensor_view<V>& value, const tensor_view<A>& a,
-                                               const tensor_view<B>& b, const recurrence_options& options, const Terms&... terms) {
+                                               const tensor_view<B>& b, const rwkv7_options& options, const Terms&... terms) {
   using Acc = accumulator_t<Scalar>;
   static_assert(std::is_same<std::remove_const_t<W>, Acc>::value,
                 "decay must have the scalar of the state: float for half and bfloat16");
   rwkv7_terms<Acc> given;
   add_terms(given, terms...);
   check_view(name, "receptance", receptance);
-  check_threads(name, options.threads);
+  check_execution_without_kernels(name, options.execution);
   const index d_k = receptance.cols, d_v = value.cols;
   const auto check_input = [&](const char* what, const auto& view, index dim, const char* whose) {
     check_sequence(name, what, view, "receptance", receptance);
@@ -54,7 +61,7 @@ rwkv7_terms<accumulator_t<Scalar>> check_rwkv7(const char* name, const tensor_vi
   check_input("value", value, d_v, "value");
   check_carry(name, given.carry, receptance.batch, receptance.heads, d_v, "value's head_dim", d_k, "receptance's head_dim");
   product(name, "scratch for receptance's and value's head_dim, in bytes",  // a number for each pair, and a cache line
-          {d_v + 5, d_k + 1, index{sizeof(Acc) + 64}, workers_of(options)});
+          {d_v + 5, d_k + 1, index{sizeof(Acc) + 64}, workers_of(options.execution)});
   return given;
 }
 
@@ -62,14 +69,14 @@ rwkv7_terms<accumulator_t<Scalar>> check_rwkv7(const char* name, const tensor_vi
 template <typename R, typename W, typename K, typename V, typename A, typename B, typename Scalar, typename... Terms>
 void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_view<W>& decay, const tensor_view<K>& key,
                const tensor_view<V>& value, const tensor_view<A>& a, const tensor_view<B>& b, const tensor_view<Scalar>& out,
-               const recurrence_options& options, workspace& memory, const Terms&... terms) {
+               const rwkv7_options& options, workspace& memory, const Terms&... terms) {
   using Acc = accumulator_t<Scalar>;
   const rwkv7_terms<Acc> given = check_rwkv7<Scalar>(name, receptance, decay, key, value, a, b, options, terms...);
   const index d_k = receptance.cols, d_v = value.cols;
   check_sequence(name, "out", out, "receptance", receptance);
   check_equal(name, "out: head_dim", out.cols, "value's head_dim", d_v);
-  check_apart(name, {"out", out}, {"carry", given.carry}, "receptance", receptance, "decay", decay, "key", key, "value", value,
-              "a", a, "b", b);
+  check_apart(name, {"out", out}, {"carry", given.carry}, "receptance", receptance, "decay", decay, "key", key, "value", value, "a", a,
+              "b", b);
 
   const auto run_head = [&](index entry, index h, Acc* numbers) {
     const auto take = [&](index count) { return std::exchange(numbers, numbers + count); };
@@ -93,7 +100,7 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
     }
     state.store();
   };
-  for_each_head<Acc>(receptance.batch, receptance.heads, options, rwkv7_numbers(d_k, d_v), memory, run_head);
+  for_each_head<Acc>(receptance.batch, receptance.heads, options.execution, rwkv7_numbers(d_k, d_v), memory, run_head);
 }
 }  // namespace detail
 
@@ -109,8 +116,7 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
 template <typename R, typename W, typename K, typename V, typename A, typename B, typename Scalar, typename... Terms>
 void multi_head_rwkv7_into(const tensor_view<R>& receptance, const tensor_view<W>& decay, const tensor_view<K>& key,
                            const tensor_view<V>& value, const tensor_view<A>& a, const tensor_view<B>& b,
-                           const tensor_view<Scalar>& out, const recurrence_options& options, workspace& memory,
-                           const Terms&... terms) {
+                           const tensor_view<Scalar>& out, const rwkv7_options& options, workspace& memory, const Terms&... terms) {
   detail::run_rwkv7("multi_head_rwkv7_into", receptance, decay, key, value, a, b, out, options, memory, terms...);
 }
 
@@ -118,10 +124,10 @@ void multi_head_rwkv7_into(const tensor_view<R>& receptance, const tensor_view<W
 template <typename R, typename W, typename K, typename V, typename A, typename B, typename... Terms>
 index multi_head_rwkv7_workspace_bytes(const tensor_view<R>& receptance, const tensor_view<W>& decay, const tensor_view<K>& key,
                                        const tensor_view<V>& value, const tensor_view<A>& a, const tensor_view<B>& b,
-                                       const recurrence_options& options, const Terms&... terms) {
+                                       const rwkv7_options& options, const Terms&... terms) {
   using Scalar = std::remove_const_t<R>;
   detail::check_rwkv7<Scalar>("multi_head_rwkv7_workspace_bytes", receptance, decay, key, value, a, b, options, terms...);
-  return detail::numbers_bytes<accumulator_t<Scalar>>(receptance.batch, receptance.heads, options,
+  return detail::numbers_bytes<accumulator_t<Scalar>>(receptance.batch, receptance.heads, options.execution,
                                                       detail::rwkv7_numbers(receptance.cols, value.cols));
 }
 
@@ -133,7 +139,8 @@ index multi_head_rwkv7_workspace_bytes(const tensor_view<R>& receptance, const t
 /// const auto out = heed::rwkv7(r, decay, k, r, -k, 0.5f * k);  // 20 x 16
 /// @endcode
 template <typename R, typename W, typename K, typename V, typename A, typename B, typename... Terms>
-auto rwkv7(const R& receptance, const W& decay, const K& key, const V& value, const A& a, const B& b, const Terms&... terms) {
+auto rwkv7(const R& receptance, const W& decay, const K& key, const V& value, const A& a, const B& b,
+           const rwkv7_options& options = {}, const Terms&... terms) {
   static_assert(detail::is_eigen<R> && detail::is_eigen<W> && detail::is_eigen<K> && detail::is_eigen<V> && detail::is_eigen<A> &&
                     detail::is_eigen<B>,
                 "receptance, decay, key, value, a and b must be Eigen matrices, Maps, blocks or expressions");
@@ -146,8 +153,8 @@ auto rwkv7(const R& receptance, const W& decay, const K& key, const V& value, co
   const detail::input<Scalar, B> b_in(b);
   rows<Scalar> out(v_in.view.rows, v_in.view.cols);
   workspace memory;
-  detail::run_rwkv7("rwkv7", r_in.view, w_in.view, k_in.view, v_in.view, a_in.view, b_in.view, writable_view(out),
-                    recurrence_options(), memory, terms...);
+  detail::run_rwkv7("rwkv7", r_in.view, w_in.view, k_in.view, v_in.view, a_in.view, b_in.view, writable_view(out), options, memory,
+                    terms...);
   return out;
 }
 

@@ -14,10 +14,8 @@ HEED_NAMESPACE_BEGIN
 struct selective_scan_options {
   /// The step is softplus(dt + bias) instead of dt + bias.
   bool softplus = false;
-  /// How many threads may share out batch entries and groups. The result is bitwise the same for every number.
-  int threads = 1;
-  /// The caller's pool, used instead of new threads. Not owned.
-  heed::executor* executor = nullptr;
+  /// Instruction set (`automatic` only: there are no kernels), threads, pool.
+  heed::execution execution{};
 };
 
 namespace detail {
@@ -108,7 +106,7 @@ selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& 
   selective_scan_terms<Scalar> given;
   add_terms(given, terms...);
   check_view(name, "u", u);
-  check_threads(name, options.threads);
+  check_execution_without_kernels(name, options.execution);
   const index channels = u.cols, d_state = a.cols;
   const auto check_input = [&](const char* what, const auto& view, const char* axis, index cols, const char* whose, index wanted) {
     check_sequence(name, what, view, "u", u);
@@ -135,7 +133,7 @@ selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& 
   if (given.silu_gate) check_input("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u's channels", channels);
   check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state, "a's d_state");
   product(name, "scratch for a's channels and d_state, in bytes",  // 2 numbers for each pair, and a cache line
-          {channels + 1, d_state + 1, index{2 * sizeof(Acc) + 64}, workers_of(options)});
+          {channels + 1, d_state + 1, index{2 * sizeof(Acc) + 64}, workers_of(options.execution)});
   return given;
 }
 
@@ -152,7 +150,7 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
   check_apart(name, {"out", out}, {"carry", given.carry}, "u", u, "dt", dt, "a", a, "b", b, "c", c, "skip", given.skip,
               "step_bias", given.step_bias, "silu_gate", given.silu_gate);
 
-  for_each_head<Acc>(u.batch, u.heads, options, scan_numbers(channels, d_state), memory, [&](index entry, index g, Acc* numbers) {
+  for_each_head<Acc>(u.batch, u.heads, options.execution, scan_numbers(channels, d_state), memory, [&](index entry, index g, Acc* numbers) {
     const auto take = [&](index count) { return std::exchange(numbers, numbers + count); };
     loaded_state<Acc> state(take(channels * d_state), given.carry, entry, g, channels, d_state);
     Eigen::Map<rows<Acc>> rate(take(channels * d_state), channels, d_state);
@@ -220,7 +218,7 @@ index selective_scan_workspace_bytes(const tensor_view<U>& u, const tensor_view<
                                      const Terms&... terms) {
   using Scalar = std::remove_const_t<U>;
   detail::check_scan<Scalar>("selective_scan_workspace_bytes", u, dt, a, b, c, options, terms...);
-  return detail::numbers_bytes<accumulator_t<Scalar>>(u.batch, u.heads, options, detail::scan_numbers(u.cols, a.cols));
+  return detail::numbers_bytes<accumulator_t<Scalar>>(u.batch, u.heads, options.execution, detail::scan_numbers(u.cols, a.cols));
 }
 
 /// The same for one sequence: u and dt T x channels, a channels x d_state, b and c T x d_state -> T x channels.

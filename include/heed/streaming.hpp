@@ -68,7 +68,7 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
         if (sum(i) == Acc(0)) continue;
         out.row(i) *= Acc(before / sum(i));
         for (const index j : seen)  // a hidden pair is skipped: 0 times a masked NaN would be NaN
-          out.row(i) += dropped(score, Acc(weights(i, j) / sum(i)), i0 + i, j0 + j) * value.row(j);
+          out.row(i) += weight_after_dropout(score, Acc(weights(i, j) / sum(i)), i0 + i, j0 + j) * value.row(j);
       }
     }
 

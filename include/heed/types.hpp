@@ -15,6 +15,9 @@ static_assert(std::is_same<Eigen::Index, std::ptrdiff_t>::value,
 /// the name is ambiguous after `using namespace heed`, and `using heed::index` is refused at global scope: write heed::index.)
 using index = Eigen::Index;
 
+/// In place of a scalar type: the function takes it from its first argument.
+struct deduced;
+
 /// A matrix whose rows are tokens, one after the other in memory: n x Cols. (Eigen has no row-major column vector, so one
 /// column is column-major; the memory is the same.)
 template <typename Scalar, int Cols = Eigen::Dynamic>

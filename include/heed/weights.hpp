@@ -61,7 +61,7 @@ rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, in
       sum += Sum(weights(r, j));
     }
     for (index j = 0; j < num_keys; ++j)
-      if (weights(r, j) != Acc(0)) weights(r, j) = dropped(score, Acc(Sum(weights(r, j)) / sum), first_row + r, j);
+      if (weights(r, j) != Acc(0)) weights(r, j) = weight_after_dropout(score, Acc(Sum(weights(r, j)) / sum), first_row + r, j);
   }
   return weights;
 }

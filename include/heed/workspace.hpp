@@ -18,7 +18,7 @@ HEED_NAMESPACE_BEGIN
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
 /// heed::rows<float> out(10, 64);
 /// heed::workspace memory;
-/// for (int step = 0; step < 3; ++step) heed::attention_into(x, x, x, out, nullptr, heed::attention_options(), memory);
+/// for (int step = 0; step < 3; ++step) heed::attention_into(x, x, x, out, {}, heed::attention_options(), memory);
 /// assert(memory.capacity() > 0);
 /// @endcode
 class workspace {

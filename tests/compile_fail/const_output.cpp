@@ -4,5 +4,5 @@
 void wrong() {
   const Eigen::MatrixXf x = Eigen::MatrixXf::Ones(2, 4);
   heed::workspace memory;
-  heed::attention_into(x, x, x, x, nullptr, {}, memory);
+  heed::attention_into(x, x, x, x, {}, {}, memory);
 }

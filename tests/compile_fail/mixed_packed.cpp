@@ -3,5 +3,5 @@
 
 void wrong() {
   const Eigen::MatrixXf x = Eigen::MatrixXf::Ones(2, 4);
-  heed::multi_head_attention(x, Eigen::MatrixXd(2, 4), x, 2, 2);
+  heed::packed_multi_head_attention(x, Eigen::MatrixXd(2, 4), x, {2, 2});
 }

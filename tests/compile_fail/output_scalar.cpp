@@ -5,5 +5,5 @@ void wrong() {
   const Eigen::MatrixXf x = Eigen::MatrixXf::Ones(2, 4);
   Eigen::MatrixXd out(2, 4);
   heed::workspace memory;
-  heed::attention_into(x, x, x, out, nullptr, {}, memory);
+  heed::attention_into(x, x, x, out, {}, {}, memory);
 }

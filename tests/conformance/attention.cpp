@@ -46,7 +46,7 @@ void run(const test_case& c, const std::string& precision, failures& failed) {
         heed::detail::make_problem<Scalar>("streaming_attention", query_view, key_view, value_view, out, lse, options, terms...));
   });
   for (const heed::isa target : testing::isas()) {
-    options.target = target;
+    options.execution.target = target;
     check("multi_head_attention_into (" + testing::name_of(target) + ")", [&](const auto& out, const auto& lse, const auto&... terms) {
       heed::workspace memory;
       heed::multi_head_attention_into(query_view, key_view, value_view, out, lse, options, memory, terms...);

@@ -118,7 +118,7 @@ void run(const test_case& c, const std::string& precision, failures& failed) {
     check("multi_head_attention_into (" + testing::name_of(target) + ")",
           [&](const auto& out, const auto& sums, const auto&... terms) {
             heed::attention_options on = options;
-            on.target = target;
+            on.execution.target = target;
             heed::workspace memory;
             heed::multi_head_attention_into(query, key.view, value.view, out, sums, on, memory, terms...);
           });

@@ -92,7 +92,7 @@ void run_flex(const test_case& c, const std::string& precision, failures& failed
   });
   for (const heed::isa target : testing::isas())
     check("multi_head_attention_into (" + testing::name_of(target) + ")", [&](const auto& out, const auto& term) {
-      options.target = target;
+      options.execution.target = target;
       heed::workspace memory;
       heed::multi_head_attention_into(query, key, value, out, {}, options, memory, term);
     });

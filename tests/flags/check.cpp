@@ -122,7 +122,7 @@ void check_options(heed::isa target, const char* scalar) {
   for (const shape s : {shape{1, 1, 1, 1}, shape{3, 5, 4, 7}, shape{17, 33, 16, 16}, shape{50, 70, 33, 20}, shape{2, 150, 64, 64}}) {
     problem<Scalar> plain{random_matrix<Scalar>(random, s.n_q, s.d_k, 3), random_matrix<Scalar>(random, s.n_kv, s.d_k, 3),
                           random_matrix<Scalar>(random, s.n_kv, s.d_v), {}, {}, {}, {}, {}};
-    plain.options.target = target;
+    plain.options.execution.target = target;
     const std::string where = std::string(heed::name(target)) + " " + scalar + " " + std::to_string(s.n_q) + "x" + std::to_string(s.n_kv) +
                               " d " + std::to_string(s.d_k) + "," + std::to_string(s.d_v);
     errors out, lse;
@@ -166,7 +166,7 @@ void check_special(heed::isa target) {
   const std::string where = std::string(heed::name(target)) + ": ";
   problem<Scalar> p{random_matrix<Scalar>(random, 20, 8), random_matrix<Scalar>(random, 40, 8), random_matrix<Scalar>(random, 40, 8), {}, {}, {},
                     {}, {}};
-  p.options.target = target;
+  p.options.execution.target = target;
   p.options.causal = heed::causal::top_left;
   const auto clean = p.fused();
 
@@ -198,7 +198,7 @@ void check_special(heed::isa target) {
   for (index i = 0; i < empty.lse.size(); ++i) expect(is_negative_infinity(empty.lse(i)), where + "lse of a row that sees no key");
 
   auto threaded = p;
-  threaded.options.threads = 3;
+  threaded.options.execution.threads = 3;
   const auto shared = threaded.fused();
   expect(std::memcmp(shared.out.data(), clean.out.data(), sizeof(Scalar) * std::size_t(clean.out.size())) == 0, where + "threads change the result");
 }
@@ -289,7 +289,7 @@ int main(int argc, char** argv) {
   for (const heed::isa target : {heed::isa::avx512_bf16, heed::isa::avx512, heed::isa::avx2}) {
     if (std::find(available.begin(), available.end(), heed::name(target)) != available.end()) continue;
     heed::attention_options options;
-    options.target = target;
+    options.execution.target = target;
     expect_refused(heed::name(target), [&] { heed::attention(x, x, x, options); });
   }
   expect_refused("heed::attention: key: head_dim 3 does not match query's head_dim 4",

@@ -3,11 +3,11 @@
 #include <heed/heed.hpp>
 
 heed::attention_options attention() { return {.causal = heed::causal::bottom_right}; }
-heed::attention_options attention_target() { return {.target = heed::isa::baseline}; }
+heed::attention_options attention_target() { return {.execution = {.target = heed::isa::baseline}}; }
 heed::linear_attention_options linear() { return {.feature_map = heed::feature_map::none}; }
 heed::delta_rule_options delta() { return {.chunk = 16}; }
-heed::recurrence_options recurrence() { return {.threads = 2}; }
-heed::causal_conv_options conv() { return {.threads = 2}; }
-heed::selective_scan_options scan() { return {.threads = 2}; }
+heed::rwkv7_options recurrence() { return {.execution = {.threads = 2}}; }
+heed::causal_conv_options conv() { return {.execution = {.threads = 2}}; }
+heed::selective_scan_options scan() { return {.execution = {.threads = 2}}; }
 heed::rope_options rope() { return {.base = 500000}; }
 heed::heatmap_options heatmap() { return {.title = "Weights"}; }

@@ -33,7 +33,7 @@ void attend(Index n_q, Index n_kv, Index d, Index d_v, heed::isa target) {
   heed::row_vector<Acc> lse(n_q);
   heed::rows<Scalar> out(n_q, d_v);
   heed::attention_options options;
-  options.target = target;
+  options.execution.target = target;
   for (const heed::causal causal : {heed::causal::none, heed::causal::bottom_right}) {
     options.causal = causal;
     heed::workspace memory;

@@ -18,7 +18,7 @@ void attend(const float* q, const float* k, const float* v, float* out, int n, i
 }
 void attend_into(const float* q, const float* k, const float* v, float* out, int n, int d) {
   heed::workspace memory;
-  heed::attention_into(input(q, n, d), input(k, n, d), input(v, n, d), output(out, n, d), nullptr, {}, memory);
+  heed::attention_into(input(q, n, d), input(k, n, d), input(v, n, d), output(out, n, d), {}, {}, memory);
 }
 void refer(const float* q, const float* k, const float* v, float* out, int n, int d) {
   output(out, n, d) = heed::reference_attention(input(q, n, d), input(k, n, d), input(v, n, d));

@@ -114,7 +114,7 @@ struct linear_example {
       heed::delta_rule_options same;
       same.scale = options.scale;
       same.chunk = options.chunk;
-      same.target = options.target;
+      same.execution.target = options.execution.target;
       const auto b = beta.segment(first, count);
       return recurrent ? heed::recurrent_delta_rule(q, k, v, b, same, gates, heed::carry(carried))
                        : heed::delta_rule(q, k, v, b, same, gates, heed::carry(carried));
@@ -154,7 +154,7 @@ void check_forgotten(linear_example<Scalar> e, index at, const Isas& isas) {
   for (const heed::isa target : isas)
     for (const index chunk : {0, 1, 3, 16, 48}) {
       CAPTURE(int(target), chunk);
-      e.options.target = target;
+      e.options.execution.target = target;
       e.options.chunk = chunk;
       check(e.run(false));
     }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <heed/detail/abi.hpp>
-#include <heed/detail/process.hpp>
+#include <heed/failure.hpp>
 
 #include <cstddef>
 #include <cstdio>
@@ -13,10 +13,6 @@
 #include <type_traits>
 
 HEED_NAMESPACE_BEGIN
-
-/// Receives the message of a wrong argument in a build without exceptions. It may log, exit or longjmp; if it returns, the program
-/// aborts.
-using failure_handler = void (*)(const char* message);
 
 namespace detail {
 /// The one way out for a wrong argument: std::invalid_argument, or the failure handler and abort where exceptions are off.
@@ -100,10 +96,6 @@ inline void check_multiple(const char* function, const char* what, std::ptrdiff_
     fail_with("heed::", function, ": ", what, ": ", whole, " ", of, " are not a multiple of ", parts_name, " ", parts);
 }
 
-inline void check_threads(const char* function, int threads) {
-  if (threads < 1) fail_with("heed::", function, ": threads must be 1 or more, but is ", threads);
-}
-
 [[noreturn]] inline void fail_product(const char* function, const char* what, std::initializer_list<std::ptrdiff_t> sizes) {
   std::ostringstream factors;
   for (const std::ptrdiff_t extent : sizes) factors << (factors.tellp() > 0 ? " * " : "") << extent;
@@ -121,9 +113,5 @@ constexpr std::ptrdiff_t product(const char* function, const char* what, std::in
   return all;
 }
 }  // namespace detail
-
-/// Installs the handler that the files of this process built without exceptions call for a wrong argument, and returns the one before.
-/// nullptr, as at the start: write the message to stderr and abort.
-inline failure_handler set_failure_handler(failure_handler handler) { return detail::process::failure_handler.exchange(handler); }
 
 HEED_NAMESPACE_END

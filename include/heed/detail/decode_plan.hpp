@@ -89,14 +89,14 @@ Acc weigh_parts(const decode_results<Acc>& results, index parts, index row, cons
   return log_sum_exp(top, sum);
 }
 
-/// Key/value heads that are decoded together: all, where their rows are side by side, for then the bytes come in the order of memory;
+/// Key/value heads of a task: all, where their rows are side by side, for then the bytes come in the order of memory;
 /// alone, each head would fetch a few lines of every page, and look the page up, again.
 constexpr index decode_heads_limit = 64;
 template <typename Scalar, typename Stored>
 index decode_heads(const problem<Scalar, Stored>& p, index parts) {
   if (!p.heads_side_by_side() || p.key.heads < 2) return 1;
   index heads = (std::min)(p.key.heads, decode_heads_limit);
-  const index workers = workers_of(p.options);
+  const index workers = workers_of(p.options.execution);
   while (workers > 1 && heads > 1 && p.key.heads / heads * parts < 4 * workers) heads = (heads + 1) / 2;
   return heads;
 }
@@ -105,7 +105,7 @@ index decode_heads(const problem<Scalar, Stored>& p, index parts) {
 struct decode_plan {
   index rows = 0;     // query rows of a key/value head
   index longest = 0;  // parts of a sequence
-  index together = 1, bundles = 0, tasks = 0;
+  index heads = 1, bundles = 0, tasks = 0;  // key/value heads of a task; how many such make all heads
   index score_bytes = 0, query_bytes = 0, head_bytes = 0, params_bytes = 0, worker_bytes = 0;
   index result_size = 0;  // elements that a part of a head leaves
   index bytes = 0;        // of all workers, and all results
@@ -128,16 +128,16 @@ decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
     plan.rows = (std::max)(plan.rows, p.n_q(b) * group);
   }
   if (plan.rows == 0) return plan;
-  plan.together = decode_heads(p, all_parts);
-  plan.bundles = (kv_heads + plan.together - 1) / plan.together;
+  plan.heads = decode_heads(p, all_parts);
+  plan.bundles = (kv_heads + plan.heads - 1) / plan.heads;
   plan.tasks = batch * plan.bundles * plan.longest;
-  plan.workers = workers_of(p.options, plan.tasks);
+  plan.workers = workers_of(p.options.execution, plan.tasks);
 
   plan.score_bytes = padded_bytes(group * index{sizeof(score_params<Acc>)});
   plan.query_bytes = padded_bytes(plan.rows * padded_row(d_k) * index{sizeof(Acc)});
   plan.head_bytes = plan.score_bytes + plan.query_bytes + decode_layout<Acc>(plan.rows, d_k).bytes();
-  plan.params_bytes = padded_bytes(plan.together * index{sizeof(decode_params<In, Acc>)});
-  plan.worker_bytes = plan.params_bytes + plan.together * plan.head_bytes +
+  plan.params_bytes = padded_bytes(plan.heads * index{sizeof(decode_params<In, Acc>)});
+  plan.worker_bytes = plan.params_bytes + plan.heads * plan.head_bytes +
                       decode_copies_layout<Acc>(plan.rows, d_k, d_v).bytes();
   plan.result_size = plan.rows * (d_v + 2);
   plan.bytes = plan.workers * plan.worker_bytes + batch * kv_heads * plan.longest * plan.result_size * index{sizeof(Acc)};
@@ -150,7 +150,7 @@ decode_plan plan_decode_now(const problem<Scalar, Stored>& p, const Chosen& chos
   return plan_decode(p, [&](index b) { return chosen(b) ? cut_keys(p, b).parts() : 0; });
 }
 
-/// For the sequences of a call that grows: what it needs is enough at any length, for heads that go together, workers and results are
+/// For the sequences of a call that grows: what it needs is enough at any length, for heads of a task, workers and results are
 /// no more where there are fewer parts.
 template <typename Scalar, typename Stored>
 decode_plan plan_longest_decode(const problem<Scalar, Stored>& p) {
@@ -170,21 +170,21 @@ void decode(const problem<Scalar, Stored>& p, const decode_plan& plan, void* mem
   using In = kernel_scalar<Stored>;
   if (plan.rows == 0) return;
   const index kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols, longest = plan.longest;
-  const auto kernel = select_decode<Query, In, Acc>(p.options.target);
+  const auto kernel = select_decode<Query, In, Acc>(p.options.execution.target);
   unsigned char* const scratch = static_cast<unsigned char*>(memory);
   Acc* const results = reinterpret_cast<Acc*>(scratch + plan.workers * plan.worker_bytes);
   const auto results_of = [&](index b, index h_kv) {
     return decode_results<Acc>{results + (b * kv_heads + h_kv) * longest * plan.result_size, p.n_q(b) * group, d_v};
   };
 
-  for_each_task(plan.tasks, plan.workers, p.options.executor, [&](index task, int worker) {
-    const index part = task % longest, first_head = task / longest % plan.bundles * plan.together, b = task / longest / plan.bundles;
+  for_each_task(plan.tasks, plan.workers, p.options.execution.executor, [&](index task, int worker) {
+    const index part = task % longest, first_head = task / longest % plan.bundles * plan.heads, b = task / longest / plan.bundles;
     if (!chosen(b) || p.n_q(b) == 0) return;
     const decode_cut cut = cut_keys(p, b);
     if (part >= cut.parts()) return;
     unsigned char* const own = scratch + worker * plan.worker_bytes;
     auto* const heads = reinterpret_cast<decode_params<In, Acc>*>(own);
-    const index num_heads = (std::min)(plan.together, kv_heads - first_head);
+    const index num_heads = (std::min)(plan.heads, kv_heads - first_head);
     for (index n = 0; n < num_heads; ++n) {
       const index h_kv = first_head + n;
       unsigned char* const of_head = own + plan.params_bytes + n * plan.head_bytes;
@@ -215,11 +215,11 @@ void decode(const problem<Scalar, Stored>& p, const decode_plan& plan, void* mem
       params.sum = &result.sum(part, 0);
       params.scratch = of_head + plan.score_bytes + plan.query_bytes;
     }
-    unsigned char* const copies = own + plan.params_bytes + plan.together * plan.head_bytes;
+    unsigned char* const copies = own + plan.params_bytes + plan.heads * plan.head_bytes;
     kernel.run(heads, num_heads, decode_copies<Acc>::carve(copies, decode_copies_layout<Acc>(plan.rows, d_k, d_v)));
   });
 
-  for_each_task(p.batch() * kv_heads, plan.workers, p.options.executor, [&](index task, int) {
+  for_each_task(p.batch() * kv_heads, plan.workers, p.options.execution.executor, [&](index task, int) {
     const index h_kv = task % kv_heads, b = task / kv_heads;
     if (!chosen(b)) return;
     const decode_results<Acc> result = results_of(b, h_kv);

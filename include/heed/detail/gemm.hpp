@@ -39,7 +39,7 @@ gemm_plan plan_projections(const matrix_view<const Scalar>& x, const projection<
                            const attention_options& options) {
   gemm_plan plan;
   if (x.cols == 0) return plan;
-  const size panel_cols = select_gemm<kernel_scalar<Scalar>>(options.target).panel_cols;
+  const size panel_cols = select_gemm<kernel_scalar<Scalar>>(options.execution.target).panel_cols;
   plan.few = x.rows <= gemm_few_rows;
   for (const projection<Scalar>& p : projections) {
     plan.panels += gemm_panels(p.weight.cols, panel_cols);
@@ -48,10 +48,10 @@ gemm_plan plan_projections(const matrix_view<const Scalar>& x, const projection<
   if (x.rows == 0 || plan.panels == 0) return plan;
   plan.block = (std::min)(x.rows, gemm_rows);
   const index row_blocks = (x.rows + plan.block - 1) / plan.block;
-  const index wanted = workers_of(options) == 1 ? 1 : 4 * index{workers_of(options)};  // tasks
+  const index wanted = workers_of(options.execution) == 1 ? 1 : 4 * index{workers_of(options.execution)};  // tasks
   plan.splits = (std::min)(plan.panels, (wanted + row_blocks - 1) / row_blocks);
   plan.tasks = row_blocks * plan.splits;
-  plan.workers = workers_of(options, plan.tasks);
+  plan.workers = workers_of(options.execution, plan.tasks);
   plan.worker_bytes = index{sizeof(accumulator_t<Scalar>)} *
                       gemm_stride(plan.few ? gemm_few_scratch(plan.block, x.cols) : gemm_scratch(plan.block, x.cols, panel_cols));
   plan.bytes = plan.workers * plan.worker_bytes;
@@ -63,7 +63,7 @@ template <typename Scalar, std::size_t Count>
 void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count],
                         const attention_options& options, workspace& memory) {
   using In = kernel_scalar<Scalar>;
-  const gemm_kernel<In> kernel = select_gemm<In>(options.target);
+  const gemm_kernel<In> kernel = select_gemm<In>(options.execution.target);
   const gemm_plan plan = plan_projections(x, projections, options);
   if (plan.tasks == 0) return;
   gemm_product<In> products[Count];
@@ -79,7 +79,7 @@ void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Sca
                    out.col_stride};
   }
   unsigned char* const scratch = static_cast<unsigned char*>(memory.reserve(plan.bytes));
-  for_each_task(plan.tasks, plan.workers, options.executor, [&](index task, int worker) {
+  for_each_task(plan.tasks, plan.workers, options.execution.executor, [&](index task, int worker) {
     const index row = task / plan.splits * plan.block, split = task % plan.splits;
     gemm_params<In> p;
     p.x = reinterpret_cast<const In*>(x.data);

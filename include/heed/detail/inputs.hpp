@@ -1,26 +1,14 @@
 #pragma once
 
 #include <heed/detail/check.hpp>
+#include <heed/result.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
+#include <cstddef>
 #include <type_traits>
 
 HEED_NAMESPACE_BEGIN
-
-/// In place of a scalar type: the function takes it from its first argument.
-struct deduced;
-
-/// The output of a call and the natural logarithm of the sum of exponentials of each query row.
-template <typename Scalar, int Dv = Eigen::Dynamic>
-struct attention_result {
-  /// Room for n_q rows. Throws std::invalid_argument for negative sizes.
-  attention_result(index n_q, index d_v)
-      : out(detail::checked_size("attention_result", "n_q", n_q), detail::checked_size("attention_result", "d_v", d_v)), lse(n_q) {}
-  rows<Scalar, Dv> out;                   ///< n_q x Dv
-  row_vector<accumulator_t<Scalar>> lse;  ///< n_q
-};
-
 namespace detail {
 
 /// The scalar of an Eigen type; void for anything else, so that a wrong type reaches the sentence that refuses it.
@@ -40,6 +28,35 @@ template <typename T>
 struct cols_of<T, true> {
   static constexpr int value = int(T::ColsAtCompileTime);
 };
+
+/// What {} is where a function takes an argument of any type.
+struct absent {};
+
+template <typename T>
+struct view_scalar {
+  using type = void;
+};
+template <typename Scalar>
+struct view_scalar<tensor_view<Scalar>> {
+  using type = Scalar;
+};
+
+/// The lse that a call writes, as a view: {} is none, in every call.
+template <typename Scalar, typename Lse>
+tensor_view<accumulator_t<std::remove_const_t<Scalar>>> lse_of(Lse&& lse) {
+  using given = std::decay_t<Lse>;
+  using viewed = typename view_scalar<given>::type;
+  if constexpr (std::is_same<given, absent>::value) {
+    return {};
+  } else if constexpr (!std::is_void<viewed>::value) {
+    static_assert(lse_fits<std::remove_const_t<Scalar>, viewed>::value);
+    return lse;
+  } else {
+    static_assert(!std::is_same<given, std::nullptr_t>::value, "a call without lse takes {} in its place, not nullptr");
+    static_assert(lse_fits<std::remove_const_t<Scalar>, typename scalar_of<given>::type>::value);
+    return writable_view(lse);
+  }
+}
 
 /// One argument of a call: one that has memory is viewed in place, any other expression is evaluated once into rows.
 template <typename Scalar, typename Expression, bool = has_memory<Expression>>

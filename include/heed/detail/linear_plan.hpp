@@ -45,10 +45,10 @@ linear_plan plan_linear(const linear_problem<Scalar>& p, const linear_kernel<ker
   if (p.heads_side_by_side()) {
     const index bytes = (std::max)(plan.layout.state_elements * index{sizeof(Acc)}, index{1});
     const index most = (std::max)((std::min)(level2_cache() / 4 / bytes, linear_heads_limit), index{1});
-    plan.heads = (std::min)(most, (p.key.heads + workers_of(p.options) - 1) / workers_of(p.options));
+    plan.heads = (std::min)(most, (p.key.heads + workers_of(p.options.execution) - 1) / workers_of(p.options.execution));
   }
   plan.bundles = (p.key.heads + plan.heads - 1) / plan.heads;
-  plan.workers = workers_of(p.options, p.key.batch * plan.bundles);
+  plan.workers = workers_of(p.options.execution, p.key.batch * plan.bundles);
   plan.head_bytes = padded_bytes(plan.heads * index{sizeof(head_type)});
   plan.worker_bytes =
       plan.head_bytes + padded_bytes((plan.layout.elements + plan.heads * plan.layout.state_elements) * index{sizeof(Acc)});
@@ -101,11 +101,11 @@ template <typename Scalar>
 void chunked_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
   using In = kernel_scalar<Scalar>;
   using Acc = accumulator_t<Scalar>;
-  const linear_kernel<In, Acc> kernel = select_linear<In, Acc>(p.options.target);
+  const linear_kernel<In, Acc> kernel = select_linear<In, Acc>(p.options.execution.target);
   const linear_plan plan = plan_linear(p, kernel);
   char* const base = static_cast<char*>(memory.reserve(plan.workers * plan.worker_bytes));
 
-  for_each_task(p.key.batch * plan.bundles, plan.workers, p.options.executor, [&](index task, int worker) {
+  for_each_task(p.key.batch * plan.bundles, plan.workers, p.options.execution.executor, [&](index task, int worker) {
     char* const own = base + worker * plan.worker_bytes;
     auto* const heads = reinterpret_cast<linear_params<In, Acc>*>(own);
     Acc* const states = reinterpret_cast<Acc*>(own + plan.head_bytes);
@@ -120,15 +120,29 @@ void chunked_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
   });
 }
 
+/// Whether there is something for the kernels to read, and something to read it with.
+template <typename Scalar>
+bool is_chunked(const linear_problem<Scalar>& p) {
+  return p.group() > 0 && p.key.heads > 0 && p.key.cols > 0;
+}
+
 /// Runs a checked problem chunk by chunk, or token by token where its scalar has no kernel.
 template <typename Scalar>
 void chunked(const linear_problem<Scalar>& p, workspace& memory) {
-  if constexpr (!has_kernels<Scalar>) {
-    recurrent(p);
-  } else if (p.group() == 0 || p.key.cols == 0) {  // nothing for the kernels to read, or nothing to read it with
-    recurrent(p);
+  if constexpr (has_kernels<Scalar>)
+    if (is_chunked(p)) return chunked_on_kernels(p, memory);
+  recurrent(p);
+}
+
+/// Bytes of the workspace that a checked problem takes.
+template <typename Scalar>
+index bytes_of(const linear_problem<Scalar>& p) {
+  if constexpr (has_kernels<Scalar>) {
+    if (!is_chunked(p)) return 0;
+    const linear_plan plan = plan_linear(p, select_linear<kernel_scalar<Scalar>, accumulator_t<Scalar>>(p.options.execution.target));
+    return plan.workers * plan.worker_bytes;
   } else {
-    chunked_on_kernels(p, memory);
+    return 0;
   }
 }
 

@@ -5,7 +5,7 @@
 #include <heed/detail/number.hpp>
 #include <heed/detail/recurrence.hpp>
 #include <heed/executor.hpp>
-#include <heed/isa.hpp>
+#include <heed/linear_options.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
@@ -15,30 +15,6 @@
 #include <vector>
 
 HEED_NAMESPACE_BEGIN
-
-/// The function of queries and keys before their product: none, or elu(x) + 1 (Katharopoulos et al. 2020).
-enum class feature_map : unsigned char { none, elu_plus_one };
-
-/// The options of linear attention.
-struct linear_attention_options {
-  /// Multiplies the read. Absent: 1 / sqrt(head_dim), and 1 with a feature map. 0 is a literal 0.
-  std::optional<double> scale{};
-  /// The function of queries and keys before their product.
-  heed::feature_map feature_map = heed::feature_map::none;
-  /// Divides the read by phi(q) . z + epsilon, where z is the (decayed) sum of the mapped keys. The state then has one more column: z.
-  bool normalise = false;
-  /// Keeps the divisor of `normalise` from 0.
-  double epsilon = 1e-6;
-  /// Tokens that are computed together, at most 48; 0 is the library's choice. It changes time and rounding, nothing else.
-  index chunk = 0;
-  /// The instruction set to use; one that this CPU lacks is an error.
-  isa target = isa::automatic;
-  /// How many threads may share out the heads. The result is bitwise the same for every number.
-  int threads = 1;
-  /// The caller's pool, used instead of new threads. Not owned.
-  heed::executor* executor = nullptr;
-};
-
 namespace detail {
 template <typename Scalar>
 struct log_gate_term {
@@ -95,9 +71,7 @@ struct linear_problem {
   index group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
   index state_cols() const { return value.cols + (options.normalise ? 1 : 0); }
   /// Whether the rows of the heads are beside each other, as where they are the columns of one matrix.
-  bool heads_side_by_side() const {
-    return key.heads > 1 && key.head_stride < key.row_stride && value.head_stride < value.row_stride;
-  }
+  bool heads_side_by_side() const { return key.heads > 1 && key.head_stride < key.row_stride && value.head_stride < value.row_stride; }
   double scale() const {
     if (options.scale) return *options.scale;
     return options.feature_map == feature_map::none ? 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index{1}))) : 1.0;
@@ -153,20 +127,19 @@ void check_decays(const char* function, const tensor_view<const Acc>& log_gate) 
       }
 }
 
-/// Checks every argument of `function` and makes the problem of them. Nothing has been written when it fails.
+/// Checks all but out, and makes a problem of it.
 template <typename Scalar, typename Query, typename Key, typename Value, typename... Terms>
-linear_problem<Scalar> make_linear_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
-                                           const tensor_view<Value>& value, const tensor_view<Scalar>& out,
-                                           const std::optional<tensor_view<const accumulator_t<Scalar>>>& beta,
-                                           const linear_attention_options& options, const Terms&... given) {
+linear_problem<Scalar> make_linear_shape_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
+                                                 const tensor_view<Value>& value,
+                                                 const std::optional<tensor_view<const accumulator_t<Scalar>>>& beta,
+                                                 const linear_attention_options& options, const Terms&... given) {
   static_assert(scalars_fit<Scalar, Query, Key, Value>::value);
-  linear_problem<Scalar> p{query, key, value, out, beta, options, {}};
+  linear_problem<Scalar> p{query, key, value, {}, beta, options, {}};
   add_terms(p.terms, given...);
 
   check_view(function, "query", query);
   check_view(function, "key", key);
   check_view(function, "value", value);
-  check_view(function, "out", out);
   check_equal(function, "key: head_dim", key.cols, "query's head_dim", query.cols);
   check_equal(function, "key: length", key.rows, "query's length", query.rows);
   check_equal(function, "value: length", value.rows, "key's length", key.rows);
@@ -175,10 +148,6 @@ linear_problem<Scalar> make_linear_problem(const char* function, const tensor_vi
   check_equal(function, "value: num_kv_heads", value.heads, "key's num_kv_heads", key.heads);
   if (key.heads == 0 ? query.heads != 0 : query.heads % key.heads != 0)
     fail_with("heed::", function, ": query: num_heads ", query.heads, " is not a multiple of num_kv_heads ", key.heads);
-  check_equal(function, "out: batch", out.batch, "query's batch", query.batch);
-  check_equal(function, "out: num_heads", out.heads, "query's num_heads", query.heads);
-  check_equal(function, "out: length", out.rows, "query's length", query.rows);
-  check_equal(function, "out: head_dim", out.cols, "value's head_dim", value.cols);
   const auto check_broadcast = [&](const char* what, const auto& view, index length, index dim) {
     if (!view) return;
     check_view(function, what, *view);
@@ -192,17 +161,32 @@ linear_problem<Scalar> make_linear_problem(const char* function, const tensor_vi
   check_broadcast("bonus", p.terms.bonus, 1, key.cols);
   check_carry(function, p.terms.carry, key.batch, key.heads, key.cols, "key's head_dim", p.state_cols(),
               options.normalise ? "value's head_dim and one for the normaliser," : "value's head_dim");
-  check_apart(function, {"out", out}, {"carry", p.terms.carry}, "query", query, "key", key, "value", value, "log_gate",
-                      p.terms.log_gate, "beta", beta, "bonus", p.terms.bonus);
   if (options.scale) check_number<accumulator_t<Scalar>>(function, "scale", *options.scale);
   check_number<accumulator_t<Scalar>>(function, "epsilon", options.epsilon);
   if (options.epsilon < 0) fail_with("heed::", function, ": epsilon must be 0 or positive, but is ", options.epsilon);
   if (options.feature_map > feature_map::elu_plus_one)
     fail_with("heed::", function, ": feature_map must be none or elu_plus_one, but is ", int(options.feature_map));
   if (options.chunk < 0) fail_with("heed::", function, ": chunk must be 0 (automatic) or more, but is ", options.chunk);
-  check_threads(function, options.threads);
-  check_target(function, options.target);
+  check_execution(function, options.execution);
   if (p.terms.log_gate) check_decays(function, *p.terms.log_gate);
+  return p;
+}
+
+/// Checks every argument of `function` and makes the problem of them.
+template <typename Scalar, typename Query, typename Key, typename Value, typename... Terms>
+linear_problem<Scalar> make_linear_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
+                                           const tensor_view<Value>& value, const tensor_view<Scalar>& out,
+                                           const std::optional<tensor_view<const accumulator_t<Scalar>>>& beta,
+                                           const linear_attention_options& options, const Terms&... given) {
+  linear_problem<Scalar> p = make_linear_shape_problem<Scalar>(function, query, key, value, beta, options, given...);
+  check_view(function, "out", out);
+  check_equal(function, "out: batch", out.batch, "query's batch", query.batch);
+  check_equal(function, "out: num_heads", out.heads, "query's num_heads", query.heads);
+  check_equal(function, "out: length", out.rows, "query's length", query.rows);
+  check_equal(function, "out: head_dim", out.cols, "value's head_dim", value.cols);
+  p.out = out;
+  check_apart(function, {"out", out}, {"carry", p.terms.carry}, "query", query, "key", key, "value", value, "log_gate",
+              p.terms.log_gate, "beta", beta, "bonus", p.terms.bonus);
   return p;
 }
 
@@ -276,7 +260,7 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
 
 template <typename Scalar>
 void recurrent(const linear_problem<Scalar>& p) {
-  for_each_head(p.key.batch, p.key.heads, p.options, [&](index b, index h) { recurrent_head(p, p.head(b, h)); });
+  for_each_head(p.key.batch, p.key.heads, p.options.execution, [&](index b, index h) { recurrent_head(p, p.head(b, h)); });
 }
 
 }  // namespace detail

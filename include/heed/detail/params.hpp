@@ -156,7 +156,7 @@ struct forward_params {
   size query_row = 0, query_col = 1, out_row = 0, out_col = 1, lse_row = 1;
   size row_begin = 0, row_end = 0;
   size n_kv = 0, d_k = 0, d_v = 0;
-  size group = 1;           // blocks of queries that go through the keys together, at most forward_group_limit
+  size query_blocks = 1;    // blocks of queries that go through the keys together, at most forward_blocks_limit
   size kv_heads = 1;        // key/value heads whose queries may go together; more than one: they are side by side
   void* scratch = nullptr;  // 64-byte aligned, of the bytes of a forward_layout
 };
@@ -171,7 +171,7 @@ constexpr size padded_bytes(size n) { return (n + 63) / 64 * 64; }
 constexpr size padded_row(size n) { return (n + 15) / 16 * 16; }
 
 /// Blocks of queries, and heads, that go through the keys together at most.
-constexpr size forward_group_limit = 48, forward_heads_limit = 8;
+constexpr size forward_blocks_limit = 48, forward_heads_limit = 8;
 
 /// Lays out scratch, piece after piece, each from a cache line on; offsets are bytes.
 class scratch_layout {
@@ -201,10 +201,10 @@ struct forward_layout : scratch_layout {
   size query_size, sums_size;  // elements of one block of queries
   size queries, scores, seen, part, key_copy, value_copy;
 
-  forward_layout(size width, size group, size d_k, size d_v, size n_kv, bool copies)
+  forward_layout(size width, size query_blocks, size d_k, size d_v, size n_kv, bool copies)
       : query_size(width * padded_row(d_k)), sums_size(width * padded_row(d_v)) {
     const size block = n_kv < forward_block ? n_kv : forward_block, copied = copies ? block : 0;
-    queries = take<Acc>(group * (query_size + sums_size));
+    queries = take<Acc>(query_blocks * (query_size + sums_size));
     scores = take<Acc>(block * width);
     seen = take<bool>(block * width);
     part = take<Acc>(sums_size);

@@ -50,7 +50,7 @@ struct forward_plan {
   index task_rows = 0, tasks_per_head = 1;  // query rows of a task
   index heads = 1, bundles = 0;             // query heads of a task, of one sequence; how many such make all heads
   index tasks = 0;
-  index group = 1, kv_heads = 1;  // see forward_params
+  index query_blocks = 1, kv_heads = 1;  // see forward_params
   bool gather_key = false, gather_value = false;
   index head_bytes = 0, worker_bytes = 0;  // for what a kernel has to know of its heads; for that and its scratch
   index bytes = 0;                         // of all workers
@@ -81,21 +81,21 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, index width, const C
   if (copies || p.key.rows * (d_k + d_v) * element > level2 / 2) {
     const index each = width * (padded_row(d_k) + padded_row(d_v)) * element, room = index{320} << 10;
     if (each > 0) most = (gathers ? (std::max)(room, level2 / 16 * 9) : room) / each;
-    most = (std::max)(index{1}, (std::min)(most, gathers ? forward_group_limit : 8));
+    most = (std::max)(index{1}, (std::min)(most, gathers ? forward_blocks_limit : 8));
     const index passes = (blocks + most - 1) / most;
-    plan.group = (blocks + passes - 1) / passes;
+    plan.query_blocks = (blocks + passes - 1) / passes;
   }
 
   // Rows of a task: all of a head where one thread runs or the heads are many; else a few blocks, the heaviest (with causal, the last)
   // first, but as many as share a copy.
-  const index most_workers = workers_of(p.options), heads = p.batch() * p.num_heads();
+  const index most_workers = workers_of(p.options.execution), heads = p.batch() * p.num_heads();
   plan.task_rows = longest;
   if (most_workers > 1) {
     const index unit = p.terms.sparse() ? std::lcm(width, index{p.terms.sparse()->params(0, 0).block_q}) : width;
     const index units = (longest + unit - 1) / unit;
     const auto units_of = [&](index tasks) { return (std::max)(index{1}, units * heads / tasks); };  // a task, if there are so many
     index task_units = units_of(8 * most_workers);
-    if (copies) task_units = (std::max)(task_units, (std::min)(plan.group * width / unit, units_of(4 * most_workers)));
+    if (copies) task_units = (std::max)(task_units, (std::min)(plan.query_blocks * width / unit, units_of(4 * most_workers)));
     plan.task_rows = (std::min)(task_units, units) * unit;
     plan.tasks_per_head = (longest + plan.task_rows - 1) / plan.task_rows;
   }
@@ -103,17 +103,17 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, index width, const C
   // Heads go together, so that the next one's rows can be prefetched in time. Where their queries are few, a copy serves all query
   // heads of a group, and rows that are side by side, on the same pages, are prefetched together.
   if (copies && plan.tasks_per_head == 1 && !p.terms.sparse()) {
-    const index together = most_workers > 1 ? heads / (4 * most_workers) : forward_heads_limit;
-    plan.heads = (std::max)(index{1}, (std::min)({together, forward_heads_limit, p.num_heads()}));
+    const index share = most_workers > 1 ? heads / (4 * most_workers) : forward_heads_limit;
+    plan.heads = (std::max)(index{1}, (std::min)({share, forward_heads_limit, p.num_heads()}));
     const index shared = blocks * p.group();
     if (gathers && p.heads_side_by_side()) plan.kv_heads = (std::max)(index{1}, (std::min)(plan.heads / p.group(), most / shared));
-    if (shared <= most) plan.group = shared * plan.kv_heads;
+    if (shared <= most) plan.query_blocks = shared * plan.kv_heads;
   }
   plan.bundles = plan.heads == 1 ? p.num_heads() : (p.num_heads() + plan.heads - 1) / plan.heads;
   plan.tasks = plan.tasks_per_head * p.batch() * plan.bundles;
-  plan.workers = workers_of(p.options, plan.tasks);
+  plan.workers = workers_of(p.options.execution, plan.tasks);
   plan.head_bytes = padded_bytes(plan.heads * index{sizeof(head_type)});
-  plan.worker_bytes = plan.head_bytes + forward_layout<Acc>(width, plan.group, d_k, d_v, p.key.rows, copies).bytes();
+  plan.worker_bytes = plan.head_bytes + forward_layout<Acc>(width, plan.query_blocks, d_k, d_v, p.key.rows, copies).bytes();
   if (plan.tasks > 0) plan.bytes = plan.worker_bytes * plan.workers;
   return plan;
 }
@@ -128,7 +128,7 @@ struct call_plan {
 template <typename Scalar, typename Stored>
 call_plan plan_call(const problem<Scalar, Stored>& p) {
   using Acc = accumulator_t<Scalar>;
-  const index width = select_forward<kernel_scalar<Scalar>, kernel_scalar<Stored>, Acc>(p.options.target).block_rows;
+  const index width = select_forward<kernel_scalar<Scalar>, kernel_scalar<Stored>, Acc>(p.options.execution.target).block_rows;
   call_plan plan;
   plan.decode = plan_decode_now(p, [&](index b) { return is_decode(p, b); });
   plan.blocks = plan_forward(p, width, [&](index b) { return !is_decode(p, b); });
@@ -162,10 +162,10 @@ void forward_blocks(const problem<Scalar, Stored>& p, const forward_plan& plan, 
   using Acc = accumulator_t<Scalar>;
   using head_type = forward_head<In, kernel_scalar<Stored>, Acc>;
   if (plan.tasks == 0) return;
-  const auto kernel = select_forward<In, kernel_scalar<Stored>, Acc>(p.options.target);
+  const auto kernel = select_forward<In, kernel_scalar<Stored>, Acc>(p.options.execution.target);
   char* const base = static_cast<char*>(memory);
 
-  for_each_task(plan.tasks, plan.workers, p.options.executor, [&](index task, int worker) {
+  for_each_task(plan.tasks, plan.workers, p.options.execution.executor, [&](index task, int worker) {
     const index bundle = task % (p.batch() * plan.bundles), piece = plan.tasks_per_head - 1 - task / (p.batch() * plan.bundles);
     const index b = bundle / plan.bundles, first = bundle % plan.bundles * plan.heads;
     if (is_decode(p, b)) return;
@@ -190,7 +190,7 @@ void forward_blocks(const problem<Scalar, Stored>& p, const forward_plan& plan, 
     params.n_kv = p.n_kv(b);
     params.d_k = p.query.cols;
     params.d_v = p.value.cols;
-    params.group = plan.group;
+    params.query_blocks = plan.query_blocks;
     params.kv_heads = plan.kv_heads;
     params.scratch = own + plan.head_bytes;
     kernel.run(params);

@@ -177,8 +177,7 @@ void check_options(const char* function, const attention_options& options) {
     fail_with("heed::", function, ": window_left must be -1 (unbounded) or more, but is ", options.window_left);
   if (options.window_right < -1)
     fail_with("heed::", function, ": window_right must be -1 (unbounded) or more, but is ", options.window_right);
-  check_threads(function, options.threads);
-  check_target(function, options.target);
+  check_execution(function, options.execution);
 }
 
 template <typename Scalar, typename Stored>
@@ -252,7 +251,7 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
 template <typename Scalar, typename Stored>
 void check_scratch(const char* function, const problem<Scalar, Stored>& p) {
   constexpr index a_head_dim = index{1} << 16, a_result = index{1} << 9;  // bytes at most, of a worker and of a part of a row
-  const index workers = workers_of(p.options);
+  const index workers = workers_of(p.options.execution);
   product(function, "scratch for query's head_dim, in bytes", {p.query.cols, a_head_dim, workers});
   product(function, "scratch for value's head_dim, in bytes", {p.value.cols, a_head_dim, workers});
   product(function, "scratch for parts of rows, in bytes", {p.query.batch, p.query.heads, p.query.rows, p.value.cols + 2, a_result});

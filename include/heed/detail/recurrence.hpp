@@ -1,5 +1,6 @@
 #pragma once
 
+#include <heed/carry.hpp>
 #include <heed/detail/check.hpp>
 #include <heed/detail/given.hpp>
 #include <heed/detail/number.hpp>
@@ -15,41 +16,12 @@
 #include <type_traits>
 
 HEED_NAMESPACE_BEGIN
-
-/// The threads of a call of a recurrence. The result is bitwise the same for every number of threads.
-struct recurrence_options {
-  /// How many threads may share out the heads.
-  int threads = 1;
-  /// The caller's pool, used instead of new threads. Not owned.
-  heed::executor* executor = nullptr;
-};
-
-namespace detail {
-template <typename Scalar>
-struct carry_term {
-  tensor_view<Scalar> view;
-};
-}  // namespace detail
-
-/// The state that the call starts from and updates: call again with the next tokens. [batch, heads, rows, columns] as the
-/// function says; zeros at the start of a sequence. Its scalar is float for float, half and bfloat16.
-template <typename Scalar>
-detail::carry_term<Scalar> carry(const tensor_view<Scalar>& state) {
-  return {state};
-}
-
-/// The state of one head: a matrix, Map or block.
-template <typename State, typename = std::enable_if_t<detail::is_eigen<State>>>
-auto carry(State&& state) -> detail::carry_term<typename std::decay_t<State>::Scalar> {
-  return {writable_view(state)};
-}
-
 namespace detail {
 
 /// Runs work(batch entry, head) for every head, shared out among the call's threads.
-template <typename Options, typename Work>
-void for_each_head(index batch, index heads, const Options& options, const Work& work) {
-  for_each_task(batch * heads, workers_of(options), options.executor, [&](index task, int) { work(task / heads, task % heads); });
+template <typename Work>
+void for_each_head(index batch, index heads, const execution& how, const Work& work) {
+  for_each_task(batch * heads, workers_of(how), how.executor, [&](index task, int) { work(task / heads, task % heads); });
 }
 
 /// Zeros of any scalar type in memory that somebody else owns.
@@ -69,16 +41,16 @@ class zeros {
 };
 
 /// Bytes of the workspace for a call whose workers have `count` numbers each.
-template <typename Acc, typename Options>
-index numbers_bytes(index batch, index heads, const Options& options, index count) {
-  return workers_of(options, batch * heads) * padded_bytes(count * index{sizeof(Acc)});
+template <typename Acc>
+index numbers_bytes(index batch, index heads, const execution& how, index count) {
+  return workers_of(how, batch * heads) * padded_bytes(count * index{sizeof(Acc)});
 }
 
 /// Runs work(batch entry, head, numbers), where the numbers are `count` zeros, for every head.
-template <typename Acc, typename Options, typename Work>
-void for_each_head(index batch, index heads, const Options& options, index count, workspace& memory, const Work& work) {
-  char* const scratch = static_cast<char*>(memory.reserve(numbers_bytes<Acc>(batch, heads, options, count)));
-  for_each_task(batch * heads, workers_of(options), options.executor, [&](index task, int worker) {
+template <typename Acc, typename Work>
+void for_each_head(index batch, index heads, const execution& how, index count, workspace& memory, const Work& work) {
+  char* const scratch = static_cast<char*>(memory.reserve(numbers_bytes<Acc>(batch, heads, how, count)));
+  for_each_task(batch * heads, workers_of(how), how.executor, [&](index task, int worker) {
     const zeros<Acc> numbers(scratch + worker * padded_bytes(count * index{sizeof(Acc)}), count);
     work(task / heads, task % heads, numbers.data());
   });

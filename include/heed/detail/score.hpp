@@ -66,7 +66,7 @@ bool masked_by_function(const score_params<Acc>& score, const Acc& s) {
 
 /// A weight under which a value is summed, after dropout.
 template <typename Acc>
-Acc dropped(const score_params<Acc>& score, const Acc& weight, size i, size j) {
+Acc weight_after_dropout(const score_params<Acc>& score, const Acc& weight, size i, size j) {
   return score.weight_hook.run ? hooked(score.weight_hook, score, weight, i, j) : weight;
 }
 
