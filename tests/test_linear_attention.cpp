@@ -1,3 +1,4 @@
+#include <heed/delta_rule.hpp>
 #include <heed/linear_attention.hpp>
 
 #include "support/example.hpp"
@@ -359,6 +360,31 @@ TEST_CASE("linear attention refuses what does not fit, before it writes") {
       },
       {"num_heads 3", "num_kv_heads 2"});
   CHECK((out.array() == 7).all());
+}
+
+TEST_CASE("linear attention and the delta rule refuse sizes whose scratch no index can count, before anything is written") {
+  // Only strides of 0 make such views possible, or no tokens.
+  const float number = 1;
+  float out = -7;
+  heed::workspace memory;
+  const auto both_refuse = [&](heed::index tokens, heed::index d_k, heed::index d_v, const std::string& scratch) {
+    const heed::tensor_view<const float> q{&number, 1, 1, tokens, d_k, 0, 0, 0, 0}, v{&number, 1, 1, tokens, d_v, 0, 0, 0, 0},
+        beta{&number, 1, 1, 1, 1, 0, 0, 0, 0};
+    const heed::tensor_view<float> to{&out, 1, 1, tokens, d_v, 0, 0, 0, 0};
+    testing::check_refused([&] { heed::multi_head_linear_attention_into(q, q, v, to, {}, memory); },
+                           {"heed::multi_head_linear_attention_into: scratch for " + scratch});
+    testing::check_refused([&] { heed::multi_head_delta_rule_into(q, q, v, beta, to, {}, memory); },
+                           {"heed::multi_head_delta_rule_into: scratch for " + scratch});
+  };
+  for (const int shift : {62, 61, 57, 50}) {
+    const heed::index d = heed::index{1} << shift;
+    both_refuse(1, d, 1, "query's head_dim, in bytes: " + std::to_string(d));
+    both_refuse(0, 1, d, "value's head_dim, in bytes: " + std::to_string(d));
+  }
+  const heed::index d = heed::index{1} << 30;
+  both_refuse(0, d, d, "states, in bytes: " + std::to_string(d));
+  CHECK(out == -7);
+  CHECK(memory.capacity() == 0);
 }
 
 TEST_CASE("a workspace that has grown is enough for the next call") {

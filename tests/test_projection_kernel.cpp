@@ -222,3 +222,19 @@ TEST_CASE("project_into refuses sizes that do not fit, and writes nothing") {
   testing::check_refused([&] { heed::project_into(x, w, out, options, memory); }, {"heed::project_into:", "execution.threads", "0"});
   CHECK(out == Eigen::MatrixXf::Constant(3, 5, 7));
 }
+
+TEST_CASE("project_into refuses a d_model whose scratch no index can count, and writes nothing") {
+  using any_strides = Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>;
+  using matrix = Eigen::Map<const Eigen::MatrixXf, 0, any_strides>;
+  const float number = 1;
+  for (const int shift : {62, 61, 50}) {
+    const heed::index d_model = heed::index{1} << shift;
+    const matrix x(&number, 1, d_model, any_strides(0, 0)), w(&number, d_model, 1, any_strides(0, 0));
+    Eigen::MatrixXf out = Eigen::MatrixXf::Constant(1, 1, 7);
+    heed::workspace memory;
+    const std::string scratch = "scratch for x's d_model, in bytes: " + std::to_string(d_model);
+    testing::check_refused([&] { heed::project_into(x, w, out, {}, memory); }, {"heed::project_into: " + scratch});
+    testing::check_refused([&] { heed::project_qkv(x, w, w, w); }, {"heed::project_qkv: " + scratch});
+    CHECK(out(0, 0) == 7);
+  }
+}

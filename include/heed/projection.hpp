@@ -36,6 +36,14 @@ matrix_view<Scalar> whole(const tensor_view<Scalar>& view) {
   return view.head(0, 0, 0, view.rows);
 }
 
+/// The options, and the bytes that a plan sets aside for rows of d_model numbers: strides of 0 allow any, but they must be a number.
+template <typename Scalar>
+void check_projection(const char* function, index d_model, const attention_options& options) {
+  constexpr index a_column = index{1} << 16;  // bytes at most, of a worker
+  check_options<accumulator_t<Scalar>>(function, options);
+  product(function, "scratch for x's d_model, in bytes", {d_model, a_column, workers_of(options)});
+}
+
 /// x and one weight, checked.
 template <typename X, typename Weight>
 struct projection_inputs {
@@ -43,7 +51,7 @@ struct projection_inputs {
   projection_inputs(const char* name, const X& given_x, const Weight& given_weight, const attention_options& options)
       : x(given_x), weight(given_weight) {
     check_projection_types<X, Weight>();
-    check_options<accumulator_t<scalar>>(name, options);
+    check_projection<scalar>(name, given_x.cols(), options);
     check_equal(name, "weight: rows", given_weight.rows(), "x's d_model", given_x.cols());
     check_view(name, "x", x.view);
     check_view(name, "weight", weight.view);
@@ -83,7 +91,7 @@ auto projected_qkv(const char* name, const X& x, const Wq& w_q, const Wk& w_k, c
   check_projection_types<X, Wk>();
   check_projection_types<X, Wv>();
   using Scalar = typename X::Scalar;
-  check_options<accumulator_t<Scalar>>(name, options);
+  check_projection<Scalar>(name, x.cols(), options);
   check_equal(name, "w_q: rows", w_q.rows(), "x's d_model", x.cols());
   check_equal(name, "w_k: rows", w_k.rows(), "x's d_model", x.cols());
   check_equal(name, "w_v: rows", w_v.rows(), "x's d_model", x.cols());

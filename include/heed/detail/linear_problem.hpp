@@ -127,6 +127,17 @@ void check_decays(const char* function, const tensor_view<const Acc>& log_gate) 
       }
 }
 
+/// Views with strides of 0 can be of any size, and a state may be nowhere but in the workspace: the bytes that a plan sets aside must be
+/// a number.
+template <typename Scalar>
+void check_scratch(const char* function, const linear_problem<Scalar>& p) {
+  constexpr index a_head_dim = index{1} << 16, an_entry = index{1} << 8;  // bytes at most, of a worker and its heads
+  const index workers = workers_of(p.options.execution);
+  product(function, "scratch for query's head_dim, in bytes", {p.query.cols, a_head_dim, workers});
+  product(function, "scratch for value's head_dim, in bytes", {p.value.cols, a_head_dim, workers});
+  product(function, "scratch for states, in bytes", {p.query.cols, p.value.cols + 16, an_entry, workers});
+}
+
 /// Checks all but out, and makes a problem of it.
 template <typename Scalar, typename Query, typename Key, typename Value, typename... Terms>
 linear_problem<Scalar> make_linear_shape_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
@@ -168,6 +179,7 @@ linear_problem<Scalar> make_linear_shape_problem(const char* function, const ten
     fail_with("heed::", function, ": feature_map must be none or elu_plus_one, but is ", int(options.feature_map));
   if (options.chunk < 0) fail_with("heed::", function, ": chunk must be 0 (automatic) or more, but is ", options.chunk);
   check_execution(function, options.execution);
+  check_scratch(function, p);
   if (p.terms.log_gate) check_decays(function, *p.terms.log_gate);
   return p;
 }
