@@ -41,7 +41,7 @@ template <typename Scalar>
 void check_projection(const char* function, index d_model, const attention_options& options) {
   constexpr index a_column = index{1} << 16;  // bytes at most, of a worker
   check_options<accumulator_t<Scalar>>(function, options);
-  product(function, "scratch for x's d_model, in bytes", {d_model, a_column, workers_of(options)});
+  product(function, "scratch for x's d_model, in bytes", {d_model, a_column, workers_of(options.execution)});
 }
 
 /// x and one weight, checked.
