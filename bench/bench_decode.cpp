@@ -13,8 +13,8 @@ namespace {
 
 template <typename Scalar>
 void decode(benchmark::State& state) {
-  constexpr heed::index heads = 32, kv_heads = 8, d = 128;
-  const heed::index n_kv = length_of(state), count = kv_heads * n_kv * d;
+  constexpr heed::size_type heads = 32, kv_heads = 8, d = 128;
+  const heed::size_type n_kv = length_of(state), count = kv_heads * n_kv * d;
   heed::attention_options options;
   options.execution.threads = int(state.range(1));
   // Keys and values in one piece of memory, which is read whole for the yardstick too.

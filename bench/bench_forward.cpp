@@ -13,29 +13,29 @@
 namespace bench {
 namespace {
 
-using heed::index;
+using heed::size_type;
 
 /// The multiply-adds that the formula needs: two for each visible pair and dimension, Q K^T and P V.
-double needed_operations(index n, index d, bool causal) {
+double needed_operations(size_type n, size_type d, bool causal) {
   const double pairs = causal ? double(n) * double(n + 1) / 2 : double(n) * double(n);
   return 4 * double(d) * pairs;
 }
 
 template <typename Scalar>
 struct inputs {
-  inputs(index n, index d)
+  inputs(size_type n, size_type d)
       : query(random_rows<Scalar>(n, d, 1)), key(random_rows<Scalar>(n, d, 2)), value(random_rows<Scalar>(n, d, 3)), out(n, d) {}
   heed::rows<Scalar> query, key, value, out;
 };
 
 /// softmax(Q K^T / sqrt(d)) V with the n x n matrix in memory, as a careful user of Eigen writes it: one matrix, worked on in place.
-void naive(benchmark::State& state, index d) {
-  const index n = length_of(state);
+void naive(benchmark::State& state, size_type d) {
+  const size_type n = length_of(state);
   inputs<float> in(n, d);
   const auto call = [&] {
     heed::rows<float> weights(n, n);
     weights.noalias() = (in.query / std::sqrt(float(d))) * in.key.transpose();
-    for (index i = 0; i < n; ++i) {
+    for (size_type i = 0; i < n; ++i) {
       weights.row(i) = (weights.row(i).array() - weights.row(i).maxCoeff()).exp();
       weights.row(i) /= weights.row(i).sum();
     }
@@ -47,8 +47,8 @@ void naive(benchmark::State& state, index d) {
   state.SetComplexityN(n);
 }
 
-void streaming(benchmark::State& state, index d) {
-  const index n = length_of(state);
+void streaming(benchmark::State& state, size_type d) {
+  const size_type n = length_of(state);
   const inputs<float> in(n, d);
   heed::rows<float> out;
   const auto call = [&] {
@@ -61,8 +61,8 @@ void streaming(benchmark::State& state, index d) {
 }
 
 template <typename Scalar>
-void forward(benchmark::State& state, index d, heed::isa target) {
-  const index n = length_of(state);
+void forward(benchmark::State& state, size_type d, heed::isa target) {
+  const size_type n = length_of(state);
   inputs<Scalar> in(n, d);
   heed::attention_options options;
   options.causal = state.range(1) ? heed::causal::top_left : heed::causal::none;
@@ -81,24 +81,24 @@ void forward(benchmark::State& state, index d, heed::isa target) {
   state.SetComplexityN(n);
 }
 
-using sizes = std::vector<index>;
+using sizes = std::vector<size_type>;
 
 /// All n of one kind of call: their times are fitted to c n^2.
 template <typename Scalar>
-void add_forward(const std::string& family, index d, const sizes& all_n, bool causal, int threads,
+void add_forward(const std::string& family, size_type d, const sizes& all_n, bool causal, int threads,
                  heed::isa target = heed::isa::automatic) {
   auto* added = benchmark::RegisterBenchmark((family + "/" + name_of<Scalar>() + "/d:" + std::to_string(d)).c_str(),
                                              [d, target](benchmark::State& state) { forward<Scalar>(state, d, target); });
   added->ArgNames({"n", "causal", "threads"})->Unit(benchmark::kMillisecond);
-  for (const index n : all_n) added->Args({n, causal, threads});
+  for (const size_type n : all_n) added->Args({n, causal, threads});
   if (all_n.size() > 1) added->Complexity(benchmark::oNSquared);
 }
 
-void add_plain(const std::string& family, void (*run)(benchmark::State&, index), index d, const sizes& all_n) {
+void add_plain(const std::string& family, void (*run)(benchmark::State&, size_type), size_type d, const sizes& all_n) {
   auto* added = benchmark::RegisterBenchmark((family + "/f32/d:" + std::to_string(d)).c_str(),
                                              [run, d](benchmark::State& state) { run(state, d); });
   added->ArgNames({"n"})->Unit(benchmark::kMillisecond)->Complexity(benchmark::oNSquared);
-  for (const index n : all_n) added->Args({n});
+  for (const size_type n : all_n) added->Args({n});
 }
 
 }  // namespace
@@ -131,7 +131,7 @@ void register_forward(bool everything) {
   for (const heed::isa target : heed::available_isas()) {
     if (target == heed::best_isa()) continue;
     const std::string family = std::string("forward_") + heed::name(target);
-    for (const index d : {64, 128}) {
+    for (const size_type d : {64, 128}) {
       if (target != heed::isa::avx512_bf16) add_forward<float>(family, d, one, false, 1, target);
       if (target >= heed::isa::avx512) add_forward<Eigen::bfloat16>(family, d, one, false, 1, target);  // in which these two differ
     }

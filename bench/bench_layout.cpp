@@ -16,25 +16,25 @@
 namespace bench {
 namespace {
 
-using heed::index;
+using heed::size_type;
 
 /// One of the operands in both layouts, the same numbers in each.
 template <typename Scalar>
 struct tensor {
-  tensor(index heads, index n, index d, std::uint64_t seed)
+  tensor(size_type heads, size_type n, size_type d, std::uint64_t seed)
       : side_by_side(random_rows<Scalar>(n, heads * d, seed)), dense(heads * n, d), num_heads(heads) {
-    for (index h = 0; h < heads; ++h) dense.middleRows(h * n, n) = side_by_side.middleCols(h * d, d);
+    for (size_type h = 0; h < heads; ++h) dense.middleRows(h * n, n) = side_by_side.middleCols(h * d, d);
   }
   auto view(bool bnhd) {
-    const index n = side_by_side.rows(), d = dense.cols();
+    const size_type n = side_by_side.rows(), d = dense.cols();
     return bnhd ? heed::bnhd(side_by_side.data(), 1, n, num_heads, d) : heed::bhnd(dense.data(), 1, num_heads, n, d);
   }
   heed::rows<Scalar> side_by_side, dense;
-  index num_heads;
+  size_type num_heads;
 };
 
 struct shape {
-  index heads, kv_heads, d, n_q, n_kv;
+  size_type heads, kv_heads, d, n_q, n_kv;
 };
 
 /// Measures call(bnhd, memory). Where `bnhd`, the counter of_dense is the time of a dense call over that of the call before it, the
@@ -62,7 +62,7 @@ void measure_layout(benchmark::State& state, bool bnhd, const work& done, const 
 
 template <typename Scalar>
 void layout(benchmark::State& state, shape sizes, bool bnhd) {
-  if (quick) sizes.n_q = (std::min)(sizes.n_q, index{256}), sizes.n_kv = (std::min)(sizes.n_kv, index{256});
+  if (quick) sizes.n_q = (std::min)(sizes.n_q, size_type{256}), sizes.n_kv = (std::min)(sizes.n_kv, size_type{256});
   tensor<Scalar> query(sizes.heads, sizes.n_q, sizes.d, 1), out(sizes.heads, sizes.n_q, sizes.d, 2);
   tensor<Scalar> key(sizes.kv_heads, sizes.n_kv, sizes.d, 3), value(sizes.kv_heads, sizes.n_kv, sizes.d, 4);
   heed::attention_options options;
@@ -82,8 +82,8 @@ void layout(benchmark::State& state, shape sizes, bool bnhd) {
 template <typename Scalar>
 void recurrence_layout(benchmark::State& state, shape sizes, bool bnhd, bool delta) {
   using Acc = heed::accumulator_t<Scalar>;
-  if (quick) sizes.n_q = (std::min)(sizes.n_q, index{128});
-  const index heads = sizes.heads, n = sizes.n_q, d = sizes.d;
+  if (quick) sizes.n_q = (std::min)(sizes.n_q, size_type{128});
+  const size_type heads = sizes.heads, n = sizes.n_q, d = sizes.d;
   tensor<Scalar> query(heads, n, d, 1), key(heads, n, d, 2), value(heads, n, d, 3), out(heads, n, d, 4);
   tensor<Acc> gate(heads, n, delta ? 1 : d, 5), beta(heads, n, 1, 6);
   for (auto* gates : {&gate.side_by_side, &gate.dense}) *gates = gates->cwiseAbs() * Acc(-0.05);
@@ -109,7 +109,7 @@ void recurrence_layout(benchmark::State& state, shape sizes, bool bnhd, bool del
 }
 
 template <typename Scalar>
-void add_recurrence(const std::string& family, bool delta, index heads, index d, const std::vector<int>& threads) {
+void add_recurrence(const std::string& family, bool delta, size_type heads, size_type d, const std::vector<int>& threads) {
   for (const bool bnhd : {false, true}) {
     const std::string name = family + "/layout:" + (bnhd ? "bnhd/" : "bhnd/") + name_of<Scalar>() + "/heads:" + std::to_string(heads) +
                              "/d:" + std::to_string(d) + "/n:2048";
@@ -138,7 +138,7 @@ void add(const std::string& family, const shape& sizes, const std::vector<bool>&
 
 /// multi_head_self_attention of 8 heads of 64 beside its parts: the four products, and attention in the layout that is best for it.
 void self_attention(benchmark::State& state) {
-  const index n = length_of(state), heads = 8, d = 64, d_model = heads * d;
+  const size_type n = length_of(state), heads = 8, d = 64, d_model = heads * d;
   const auto x = random_rows<float>(n, d_model, 1), w_q = random_rows<float>(d_model, d_model, 2),
              w_k = random_rows<float>(d_model, d_model, 3), w_v = random_rows<float>(d_model, d_model, 4),
              w_o = random_rows<float>(d_model, d_model, 5);
@@ -183,8 +183,8 @@ void register_layout(bool everything) {
       ->Unit(benchmark::kMillisecond)
       ->Args({2048, 1});
   if (!everything) return;
-  for (const index d : {64, 128})
-    for (const index heads : {8, 16, 32, 64}) {
+  for (const size_type d : {64, 128})
+    for (const size_type heads : {8, 16, 32, 64}) {
       for (const bool delta : {false, true}) {
         const std::string family = delta ? "delta_heads" : "linear_heads";
         if (heads * d != 1024 || d != 64) add_recurrence<float>(family, delta, heads, d, threads);
@@ -196,7 +196,7 @@ void register_layout(bool everything) {
         add<double>("heads", sizes, both, threads);
         add<Eigen::bfloat16>("heads", sizes, both, threads);
       };
-      for (const index n_q : {16, 64, 256, 1024}) everyone({heads, heads, d, n_q, 1024});
+      for (const size_type n_q : {16, 64, 256, 1024}) everyone({heads, heads, d, n_q, 1024});
       if (heads * d != 1024) add<float>("heads", {heads, heads, d, 2048, 2048}, both, threads);
       add<float>("decode_heads", {heads, heads, d, 1, 4096}, full, threads);
       add<Eigen::bfloat16>("decode_heads", {heads, heads, d, 1, 4096}, full, threads);

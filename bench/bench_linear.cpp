@@ -23,7 +23,7 @@ template <typename Scalar>
 struct sequence {
   using accumulator = heed::accumulator_t<Scalar>;
 
-  sequence(heed::index n, heed::index d)
+  sequence(heed::size_type n, heed::size_type d)
       : query(random_rows<Scalar>(n, d, 1)),
         key(random_rows<accumulator>(n, d, 2).rowwise().normalized().template cast<Scalar>()),
         value(random_rows<Scalar>(n, d, 3)),
@@ -45,7 +45,7 @@ struct sequence {
 
 template <typename Scalar>
 void linear(benchmark::State& state, gate g) {
-  const heed::index n = length_of(state), d = state.range(1);
+  const heed::size_type n = length_of(state), d = state.range(1);
   sequence<Scalar> in(n, d);
   heed::workspace memory;
   const auto call = [&] {
@@ -61,7 +61,7 @@ void linear(benchmark::State& state, gate g) {
 
 template <typename Scalar>
 void delta(benchmark::State& state, gate g) {
-  const heed::index n = length_of(state), d = state.range(1);
+  const heed::size_type n = length_of(state), d = state.range(1);
   sequence<Scalar> in(n, d);
   heed::workspace memory;
   const auto call = [&] {
@@ -76,7 +76,7 @@ void delta(benchmark::State& state, gate g) {
 }
 
 void softmax(benchmark::State& state) {
-  const heed::index n = length_of(state), d = state.range(1);
+  const heed::size_type n = length_of(state), d = state.range(1);
   sequence<float> in(n, d);
   heed::attention_options options;
   options.causal = heed::causal::bottom_right;
@@ -92,7 +92,7 @@ void softmax(benchmark::State& state) {
 
 /// Finds the n from which on linear attention is faster than causal softmax attention, on a grid of three sizes to a doubling.
 void crossover(benchmark::State& state, gate g) {
-  constexpr heed::index d = 64, longest = 4096;
+  constexpr heed::size_type d = 64, longest = 4096;
   sequence<float> in(longest, d);
   heed::attention_options options;
   options.causal = heed::causal::bottom_right;
@@ -110,7 +110,7 @@ void crossover(benchmark::State& state, gate g) {
   for (auto _ : state) {
     at = 0;
     for (double size = 16; size <= double(longest); size *= std::cbrt(2.0)) {
-      const heed::index n = heed::index(std::lround(size));
+      const heed::size_type n = heed::size_type(std::lround(size));
       heed::tensor_view<const float> query = heed::view(in.query), key = heed::view(in.key), value = heed::view(in.value);
       heed::tensor_view<const float> gates = in.gates(g);
       heed::tensor_view<float> out = heed::writable_view(in.out);
@@ -136,14 +136,14 @@ void crossover(benchmark::State& state, gate g) {
 
 /// One family, over n at head_dim 64.
 template <typename Function>
-void add(const std::string& name, heed::index longest, benchmark::BigO growth, const Function& function) {
+void add(const std::string& name, heed::size_type longest, benchmark::BigO growth, const Function& function) {
   auto* added = benchmark::RegisterBenchmark(name.c_str(), function);
   added->ArgNames({"n", "d"})->Unit(benchmark::kMicrosecond)->Complexity(growth);
-  for (heed::index n = 16; n <= longest; n *= 4) added->Args({n, 64});
+  for (heed::size_type n = 16; n <= longest; n *= 4) added->Args({n, 64});
 }
 
 template <typename Scalar>
-void add_gates(const std::string& suffix, heed::index longest) {
+void add_gates(const std::string& suffix, heed::size_type longest) {
   for (const auto& [g, name] : {std::pair(gate::none, "none"), std::pair(gate::token, "token"), std::pair(gate::key, "key")}) {
     add("linear/" + suffix + "/gate:" + name, longest, benchmark::oN, [g = g](benchmark::State& state) { linear<Scalar>(state, g); });
     add("delta/" + suffix + "/gate:" + name, longest, benchmark::oN, [g = g](benchmark::State& state) { delta<Scalar>(state, g); });

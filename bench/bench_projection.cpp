@@ -12,7 +12,7 @@ namespace {
 
 template <typename Scalar>
 struct layer {
-  explicit layer(heed::index n, heed::index d_model)
+  explicit layer(heed::size_type n, heed::size_type d_model)
       : x(random_rows<Scalar>(n, d_model, 1)),
         w_q(random_rows<Scalar>(d_model, d_model, 2)),
         w_k(random_rows<Scalar>(d_model, d_model, 3)),

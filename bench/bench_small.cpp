@@ -8,7 +8,7 @@ namespace bench {
 namespace {
 
 void small(benchmark::State& state) {
-  const heed::index n = length_of(state), d = 64;
+  const heed::size_type n = length_of(state), d = 64;
   const auto query = random_rows<float>(n, d, 1), key = random_rows<float>(n, d, 2), value = random_rows<float>(n, d, 3);
   heed::rows<float> out(n, d);
   const auto call = [&](heed::workspace& memory) {
@@ -29,7 +29,7 @@ void small(benchmark::State& state) {
 void register_small(bool everything) {
   auto* added = benchmark::RegisterBenchmark("small/f32/d:64", small);
   added->ArgNames({"n"})->Unit(benchmark::kMicrosecond);
-  for (const heed::index n : {8, 16, 64, 128}) added->Args({n});
+  for (const heed::size_type n : {8, 16, 64, 128}) added->Args({n});
   if (everything) added->Args({1})->Args({32})->Args({256});
 }
 

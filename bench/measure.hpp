@@ -30,23 +30,23 @@ constexpr const char* name_of() {
 inline bool quick = false;
 
 /// How many tokens or keys a row is about, its first argument.
-inline heed::index length_of(const benchmark::State& state) {
-  return quick ? (std::min)(heed::index(state.range(0)), heed::index(256)) : heed::index(state.range(0));
+inline heed::size_type length_of(const benchmark::State& state) {
+  return quick ? (std::min)(heed::size_type(state.range(0)), heed::size_type(256)) : heed::size_type(state.range(0));
 }
 
 /// Fills memory with numbers of mean 0 and variance 1, the same in every run (a 64-bit linear congruential generator, Knuth's
 /// constants).
 template <typename Scalar>
-void fill(Scalar* data, heed::index count, std::uint64_t seed) {
+void fill(Scalar* data, heed::size_type count, std::uint64_t seed) {
   std::uint64_t state = seed;
-  for (heed::index i = 0; i < count; ++i) {
+  for (heed::size_type i = 0; i < count; ++i) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     data[i] = Scalar(float(state >> 40) * float(std::sqrt(12.0) / (1 << 24)) - float(std::sqrt(3.0)));
   }
 }
 
 template <typename Scalar>
-heed::rows<Scalar> random_rows(heed::index n, heed::index d, std::uint64_t seed) {
+heed::rows<Scalar> random_rows(heed::size_type n, heed::size_type d, std::uint64_t seed) {
   heed::rows<Scalar> matrix(n, d);
   fill(matrix.data(), matrix.size(), seed);
   return matrix;
@@ -68,7 +68,7 @@ inline double quantile(std::vector<double>& numbers, double share) {
 /// Multiply-adds of the chunk algorithm, times two: within its chunk a token meets half the others, as query and key (for the delta
 /// rule also as key and key) and as weight and value; the state is read (for the delta rule twice) and updated.
 template <typename Scalar>
-double recurrence_operations(heed::index n, heed::index d, bool delta) {
+double recurrence_operations(heed::size_type n, heed::size_type d, bool delta) {
   const auto kernel =
       heed::detail::select_linear<heed::detail::kernel_scalar<Scalar>, heed::accumulator_t<Scalar>>(heed::isa::automatic);
   const double met = double(kernel.chunk() + 1) / 2, dim = double(d);

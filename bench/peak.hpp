@@ -105,11 +105,11 @@ inline double bf16_peak() {
 inline double read_bandwidth(const void* data, std::size_t bytes, int threads) {
   struct share {
     const float* data;
-    heed::index count;
-    void (*read)(const float*, heed::index);
+    heed::size_type count;
+    void (*read)(const float*, heed::size_type);
   };
   namespace d = heed::detail;
-  share each{static_cast<const float*>(data), heed::index(bytes / sizeof(float) / std::size_t(threads)) / 256 * 256,
+  share each{static_cast<const float*>(data), heed::size_type(bytes / sizeof(float) / std::size_t(threads)) / 256 * 256,
              d::baseline::read_burst<d::baseline::f32>};
 #if HEED_X86
   if (heed::best_isa() == heed::isa::avx2) each.read = d::avx2::read_burst<d::avx2::f32>;

@@ -29,11 +29,11 @@
 namespace {
 
 using matrix = heed::rows<float>;
-using heed::index;
+using heed::size_type;
 using support::fixed;
 using support::scientific;
 
-constexpr index d_model = 128;
+constexpr size_type d_model = 128;
 
 /// A stream of numbers that is the same on every machine (splitmix64).
 struct random_bits {
@@ -48,7 +48,7 @@ struct random_bits {
   float number() { return static_cast<float>(static_cast<double>((*this)() >> 11) / 4503599627370496.0 - 1.0); }
 };
 
-matrix random_matrix(index n_rows, index n_cols, std::uint64_t seed) {
+matrix random_matrix(size_type n_rows, size_type n_cols, std::uint64_t seed) {
   random_bits bits{seed};
   return matrix::NullaryExpr(n_rows, n_cols, [&bits] { return bits.number(); });
 }
@@ -68,7 +68,7 @@ Eigen::RowVectorXf embed(const std::string& word) {
       std::uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
       for (std::size_t i = at; i < at + length; ++i) hash = (hash ^ letters[i]) * 0x100000001B3u;
       random_bits bits{hash};
-      for (index c = 0; c < d_model; ++c) sum(c) += bits.number() < 0 ? -1.0f : 1.0f;
+      for (size_type c = 0; c < d_model; ++c) sum(c) += bits.number() < 0 ? -1.0f : 1.0f;
     }
   }
   return sum.normalized();
@@ -82,34 +82,34 @@ struct word_pairs {
 
 word_pairs pair_up(const std::vector<std::string>& tokens, const matrix& weights) {
   word_pairs pairs;
-  std::map<std::u32string, index> numbers;
-  std::vector<index> word_of;
+  std::map<std::u32string, size_type> numbers;
+  std::vector<size_type> word_of;
   for (const std::string& token : tokens) {
-    const auto [place, is_new] = numbers.emplace(support::lower_case(token), static_cast<index>(numbers.size()));
+    const auto [place, is_new] = numbers.emplace(support::lower_case(token), static_cast<size_type>(numbers.size()));
     if (is_new) pairs.words.push_back(token);
     word_of.push_back(place->second);
   }
-  const index n_words = static_cast<index>(pairs.words.size());
+  const size_type n_words = static_cast<size_type>(pairs.words.size());
   pairs.weights = matrix::Zero(n_words, n_words);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     for (std::size_t j = 0; j < tokens.size(); ++j) {
       float& pair = pairs.weights(word_of[i], word_of[j]);
-      pair = (std::max)(pair, weights(index(i), index(j)));
+      pair = (std::max)(pair, weights(size_type(i), size_type(j)));
     }
   }
   return pairs;
 }
 
 struct link {
-  index from, to;
+  size_type from, to;
   float weight;
 };
 
 /// The pairs of two different words that spend at least a hundredth on each other, strongest first.
 std::vector<link> strongest_links(const word_pairs& pairs) {
   std::vector<link> links;
-  for (index i = 0; i < pairs.weights.rows(); ++i)
-    for (index j = 0; j < pairs.weights.cols(); ++j)
+  for (size_type i = 0; i < pairs.weights.rows(); ++i)
+    for (size_type j = 0; j < pairs.weights.cols(); ++j)
       if (i != j && pairs.weights(i, j) >= 0.01f) links.push_back({i, j, pairs.weights(i, j)});
   std::stable_sort(links.begin(), links.end(), [](const link& a, const link& b) { return a.weight > b.weight; });
   return links;
@@ -124,11 +124,11 @@ void print_map(const word_pairs& pairs, const std::vector<link>& links, support:
   label_width = (std::min)(label_width, longest_label);
 
   // The words of the strongest links, partners side by side, as many as fit.
-  const index room = (std::min)(index(24), (index(width) - index(label_width) - 6) / 3);
-  std::vector<index> chosen;
+  const size_type room = (std::min)(size_type(24), (size_type(width) - size_type(label_width) - 6) / 3);
+  std::vector<size_type> chosen;
   for (const link& l : links)
-    for (const index word : {l.from, l.to})
-      if (index(chosen.size()) < room && std::find(chosen.begin(), chosen.end(), word) == chosen.end()) chosen.push_back(word);
+    for (const size_type word : {l.from, l.to})
+      if (size_type(chosen.size()) < room && std::find(chosen.begin(), chosen.end(), word) == chosen.end()) chosen.push_back(word);
 
   const support::heat_ink ink(depth);
   std::cout << std::string(label_width + 6, ' ');
@@ -138,18 +138,18 @@ void print_map(const word_pairs& pairs, const std::vector<link>& links, support:
     const std::string label = support::clip(pairs.words[std::size_t(chosen[r])], label_width);
     std::cout << "  " << std::string(label_width - support::display_width(label), ' ') << label << (r < 9 ? "  " : " ") << r + 1
               << " ";
-    for (const index c : chosen) std::cout << ink.cell(double(pairs.weights(chosen[r], c)));
+    for (const size_type c : chosen) std::cout << ink.cell(double(pairs.weights(chosen[r], c)));
     std::cout << "\n";
   }
 }
 
 void print_sentences(const word_pairs& pairs, const std::vector<link>& links, std::size_t count) {
-  std::vector<index> lookers;
+  std::vector<size_type> lookers;
   for (const link& l : links)
     if (lookers.size() < count && std::find(lookers.begin(), lookers.end(), l.from) == lookers.end()) lookers.push_back(l.from);
   if (lookers.empty()) std::cout << "  No word here is drawn to another one.\n";
-  const auto quoted = [&](index word) { return "'" + support::clip(pairs.words[std::size_t(word)], longest_label) + "'"; };
-  for (const index from : lookers) {
+  const auto quoted = [&](size_type word) { return "'" + support::clip(pairs.words[std::size_t(word)], longest_label) + "'"; };
+  for (const size_type from : lookers) {
     std::cout << "  " << quoted(from) << " looks at";
     int shown = 0;
     for (const link& l : links) {
@@ -195,15 +195,15 @@ double available_memory() {
   return 1e300;
 }
 
-void print_costs(index longest) {
-  constexpr index d = 64;
+void print_costs(size_type longest) {
+  constexpr size_type d = 64;
   support::table table({"n", "naive", "GFLOP/s", "memory", "fused", "GFLOP/s", "memory", "speed-up", "difference"});
-  std::vector<index> lengths;
-  for (index n = 512; n <= longest; n *= 2) lengths.push_back(n);
+  std::vector<size_type> lengths;
+  for (size_type n = 512; n <= longest; n *= 2) lengths.push_back(n);
   {
     support::progress progress(2 * static_cast<int>(lengths.size()));
     heed::workspace memory;
-    for (const index n : lengths) {
+    for (const size_type n : lengths) {
       const matrix query = random_matrix(n, d, 1), key = random_matrix(n, d, 2), value = random_matrix(n, d, 3);
       const double gflop =
           4e-9 * double(n) * double(n) * double(d);  // two products of n x n x d, each a multiplication and an addition
@@ -243,9 +243,9 @@ int run(const std::string& text_file, const std::string& page_file, const std::s
     tokens.resize(most_words);
   }
   std::cout << "\n";
-  const index n = static_cast<index>(tokens.size());
+  const size_type n = static_cast<size_type>(tokens.size());
   matrix x(n, d_model);
-  for (index i = 0; i < n; ++i) x.row(i) = embed(tokens[std::size_t(i)]);
+  for (size_type i = 0; i < n; ++i) x.row(i) = embed(tokens[std::size_t(i)]);
 
   // 2. Projections. One rotation for queries and keys leaves Q K^T = X X^T: alike words score high. `sharpness` is how much that
   // counts.

@@ -12,7 +12,7 @@
 
 namespace {
 
-using heed::index;
+using heed::size_type;
 using matrix = heed::rows<double>;
 using support::fixed;
 
@@ -33,7 +33,7 @@ measured measure(const matrix& query, const matrix& key, double scale) {
   m.entropy = heed::row_entropy(query, key, result.lse, options).mean();
   m.largest = weights.rowwise().maxCoeff().mean();
   // |dp/ds|^2 of a row is the Frobenius norm of diag(p) - p p^T
-  for (index i = 0; i < weights.rows(); ++i) {
+  for (size_type i = 0; i < weights.rows(); ++i) {
     const auto p = weights.row(i).array();
     const double squares = p.square().sum();
     m.gradient += std::sqrt((std::max)(squares - 2 * p.cube().sum() + squares * squares, 0.0)) / double(weights.rows());
@@ -44,19 +44,19 @@ measured measure(const matrix& query, const matrix& key, double scale) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using heed::index;  // not the one of <strings.h>
+  using heed::size_type;  // not the one of <strings.h>
   bool quick = false;
   support::command_line options("02_why_sqrt_dk", "what the scale 1 / sqrt(d_k) does to scores, weights and gradients");
   options.flag("--quick", "fewer queries", quick);
   if (const auto status = options.parse(argc, argv)) return *status;
 
-  const index n_q = quick ? 64 : 512, n_kv = 256;
+  const size_type n_q = quick ? 64 : 512, n_kv = 256;
   std::mt19937 bits(1);
   std::normal_distribution<double> normal;
   support::table table({"d_k", "variance", "entropy", "largest", "gradient", "|", "variance", "entropy", "largest", "gradient"});
   bool right = true;
-  for (index d_k = 4; d_k <= 1024; d_k *= 2) {
-    const auto draw = [&](index n) -> matrix { return matrix::NullaryExpr(n, d_k, [&] { return normal(bits); }); };
+  for (size_type d_k = 4; d_k <= 1024; d_k *= 2) {
+    const auto draw = [&](size_type n) -> matrix { return matrix::NullaryExpr(n, d_k, [&] { return normal(bits); }); };
     const matrix query = draw(n_q), key = draw(n_kv);
     const measured plain = measure(query, key, 1), scaled = measure(query, key, 1 / std::sqrt(double(d_k)));
     table.add({std::to_string(d_k), fixed(plain.variance, 1), fixed(plain.entropy, 2), fixed(plain.largest, 3),

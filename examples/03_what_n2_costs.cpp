@@ -22,15 +22,15 @@
 
 namespace {
 
-using heed::index;
+using heed::size_type;
 using matrix = heed::rows<float>;
 using support::bytes;
 using support::point;
 using support::seconds;
-constexpr index d = 64;
+constexpr size_type d = 64;
 
 struct sequence {
-  explicit sequence(index n) : query(matrix::Random(n, d)), key(matrix::Random(n, d)), value(matrix::Random(n, d)) {}
+  explicit sequence(size_type n) : query(matrix::Random(n, d)), key(matrix::Random(n, d)), value(matrix::Random(n, d)) {}
   matrix query, key, value;
 };
 
@@ -38,14 +38,14 @@ struct sequence {
 matrix naive_attention(const sequence& s) {
   matrix weights = s.query * s.key.transpose();
   weights *= 1 / std::sqrt(float(d));
-  for (index i = 0; i < weights.rows(); ++i) {
+  for (size_type i = 0; i < weights.rows(); ++i) {
     weights.row(i) = (weights.row(i).array() - weights.row(i).maxCoeff()).exp();
     weights.row(i) /= weights.row(i).sum();
   }
   return weights * s.value;
 }
 
-double matrix_bytes(index n) { return double(n) * double(n) * sizeof(float); }
+double matrix_bytes(size_type n) { return double(n) * double(n) * sizeof(float); }
 
 template <typename Call>
 double time_of(const Call& call) {
@@ -69,20 +69,20 @@ double resident_bytes() {
 constexpr double tolerance = 1e-4;
 
 /// Row i of causal attention, directly and in double.
-double error_of_row(const sequence& s, const matrix& out, index i) {
+double error_of_row(const sequence& s, const matrix& out, size_type i) {
   const heed::rows<double> query = s.query.row(i).cast<double>(), key = s.key.topRows(i + 1).cast<double>(),
                            value = s.value.topRows(i + 1).cast<double>();
   return (heed::reference_attention(query, key, value) - out.row(i).cast<double>()).cwiseAbs().maxCoeff();
 }
 
 /// Both forms from n = 256 up, the naive one as long as its matrix has room. The largest difference between the two.
-double compare(index longest, double room, const heed::attention_options& options, std::vector<point>& points) {
+double compare(size_type longest, double room, const heed::attention_options& options, std::vector<point>& points) {
   support::table table({"n", "naive", "its matrix", "fused", "its memory", "naive / fused"});
   int steps = 0;
-  for (index n = 256; n <= longest; n *= 2) ++steps;
+  for (size_type n = 256; n <= longest; n *= 2) ++steps;
   support::progress progress(steps);
   double difference = 0;
-  for (index n = 256; n <= longest; n *= 2) {
+  for (size_type n = 256; n <= longest; n *= 2) {
     progress.step("n = " + std::to_string(n));
     const sequence s(n);
     matrix out(n, d), naive;
@@ -109,17 +109,17 @@ double compare(index longest, double room, const heed::attention_options& option
 
 /// One causal call over n tokens, a block of queries after the other so that there is progress to see: rows [first, end) against keys
 /// [0, end), aligned bottom right, are the same rows of the whole. The largest error of some rows.
-double long_context(index n, heed::attention_options options, std::vector<point>& points) {
+double long_context(size_type n, heed::attention_options options, std::vector<point>& points) {
   options.causal = heed::causal::bottom_right;
   const double before = resident_bytes();
   const sequence s(n);
   matrix out(n, d);
   heed::workspace memory;
-  const index block = (std::max)(index(1024), n / 32);
+  const size_type block = (std::max)(size_type(1024), n / 32);
   support::progress progress(int((n + block - 1) / block));
   double time = 0, resident = 0;
-  for (index first = 0; first < n; first += block) {
-    const index end = (std::min)(first + block, n);
+  for (size_type first = 0; first < n; first += block) {
+    const size_type end = (std::min)(first + block, n);
     progress.step("tokens " + std::to_string(first) + " to " + std::to_string(end) + ", " + seconds(time) + " so far");
     time += time_of([&] {
       heed::attention_into(s.query.middleRows(first, end - first), s.key.topRows(end), s.value.topRows(end),
@@ -140,14 +140,14 @@ double long_context(index n, heed::attention_options options, std::vector<point>
   table.print(std::cout);
 
   double error = 0;
-  for (const index i : {index(0), n / 3, n / 2, n - 1}) error = (std::max)(error, error_of_row(s, out, i));
+  for (const size_type i : {size_type(0), n / 3, n / 2, n - 1}) error = (std::max)(error, error_of_row(s, out, i));
   return error;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  using heed::index;  // not the one of <strings.h>
+  using heed::size_type;  // not the one of <strings.h>
   bool quick = false;
   std::string json;
   int gib = 6, threads = 1;

@@ -19,12 +19,12 @@
 
 namespace {
 
-using heed::index;
+using heed::size_type;
 using matrix = heed::rows<float>;
 using support::bytes;
 using support::fixed;
 
-constexpr index d_model = 512, num_heads = 8, num_kv_heads = 2, head_dim = 64;
+constexpr size_type d_model = 512, num_heads = 8, num_kv_heads = 2, head_dim = 64;
 
 /// The shortest of some runs, in seconds.
 template <typename Call>
@@ -82,7 +82,7 @@ struct decoder {
     out = with_cache(w, newest, cache, memory);
   }
   const layer& w;
-  const index before;
+  const size_type before;
   matrix newest, out;
   heed::kv_cache<Stored> cache;
   heed::workspace memory;
@@ -91,13 +91,13 @@ struct decoder {
 double difference(const matrix& a, const matrix& b) { return double((a - b).cwiseAbs().maxCoeff()); }
 
 /// The time of a token with the cache and without, over n. The largest difference between the two.
-double costs(const layer& w, index longest, std::vector<support::point>& points) {
+double costs(const layer& w, size_type longest, std::vector<support::point>& points) {
   support::table table({"tokens before", "with the cache", "growth", "without", "growth", "without / with"});
   int steps = 0;
-  for (index n = 256; n <= longest; n *= 2) ++steps;
+  for (size_type n = 256; n <= longest; n *= 2) ++steps;
   support::progress progress(steps);
   double largest = 0, last_with = 0, last_without = 0;
-  for (index n = 256; n <= longest; n *= 2) {
+  for (size_type n = 256; n <= longest; n *= 2) {
     progress.step(std::to_string(n) + " tokens");
     const matrix x = matrix::Random(n + 1, d_model);
     decoder<float> cached(w, x);
@@ -119,11 +119,11 @@ double costs(const layer& w, index longest, std::vector<support::point>& points)
 
 /// One line of the table of stored types. The largest difference from a cache of float.
 template <typename Stored>
-double stored_as(const char* name, const layer& w, const matrix& x, const matrix& exact, index scale_bytes, support::table& table,
+double stored_as(const char* name, const layer& w, const matrix& x, const matrix& exact, size_type scale_bytes, support::table& table,
                  bool& right) {
   decoder<Stored> cached(w, x);
   const double time = time_of([&] { cached.step(); }, 20), error = difference(cached.out, exact);
-  const index expected = heed::kv_cache_bytes(1, num_kv_heads, head_dim, x.rows(), sizeof(Stored)) +
+  const size_type expected = heed::kv_cache_bytes(1, num_kv_heads, head_dim, x.rows(), sizeof(Stored)) +
                          heed::kv_cache_bytes(1, num_kv_heads, 1, x.rows(), scale_bytes);
   right = right && cached.cache.bytes() == expected;
   table.add({name, bytes(double(cached.cache.bytes())), support::seconds(time), support::scientific(error)});
@@ -134,17 +134,17 @@ double stored_as(const char* name, const layer& w, const matrix& x, const matrix
 struct model {
   const char* name;
   const char* kind;
-  index layers, heads, kv_heads, head_dim;
-  index elements, multi_head_elements;  // numbers to keep of a token in one layer
+  size_type layers, heads, kv_heads, head_dim;
+  size_type elements, multi_head_elements;  // numbers to keep of a token in one layer
 };
 
 void models() {
-  const auto heads = [](const char* name, const char* kind, index layers, index q, index kv, index dim) {
+  const auto heads = [](const char* name, const char* kind, size_type layers, size_type q, size_type kv, size_type dim) {
     return model{name, kind, layers, q, kv, dim, heed::kv_cache_bytes(1, kv, dim, 1, 1), heed::kv_cache_bytes(1, q, dim, 1, 1)};
   };
   // Latent attention caches one vector of 512 numbers and one rotated key of 64 for all heads; its heads have keys of 192 and values
   // of 128.
-  const auto latent = [](const char* name, index layers) {
+  const auto latent = [](const char* name, size_type layers) {
     return model{name, "latent", layers, 128, 1, 576, 512 + 64, 128 * (192 + 128)};
   };
   support::table table({"model", "kind", "layers", "heads", "kv heads", "head_dim", "a token", "8K", "128K", "of multi-head"});
@@ -165,7 +165,7 @@ void models() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using heed::index;  // not the one of <strings.h>
+  using heed::size_type;  // not the one of <strings.h>
   bool quick = false;
   std::string json;
   support::command_line command("04_kv_cache",

@@ -18,9 +18,9 @@
 
 namespace {
 
-using heed::index;
+using heed::size_type;
 
-constexpr index d_model = 256, num_heads = 8, num_kv_heads = 2, head_dim = 32, num_experts = 8, chosen = 2, hidden = 512;
+constexpr size_type d_model = 256, num_heads = 8, num_kv_heads = 2, head_dim = 32, num_experts = 8, chosen = 2, hidden = 512;
 
 template <typename Scalar>
 struct expert {
@@ -42,7 +42,7 @@ struct block {
   }
 };
 
-heed::rows<float> draw(index n, index m, std::mt19937& bits) {
+heed::rows<float> draw(size_type n, size_type m, std::mt19937& bits) {
   std::normal_distribution<float> normal(0, 1 / std::sqrt(float(n)));
   return heed::rows<float>::NullaryExpr(n, m, [&] { return normal(bits); });
 }
@@ -54,7 +54,7 @@ block<float> draw_block(std::mt19937& bits) {
                  draw(num_heads * head_dim, d_model, bits),
                  draw(d_model, num_experts, bits),
                  {}};
-  for (index e = 0; e < num_experts; ++e)
+  for (size_type e = 0; e < num_experts; ++e)
     b.experts.push_back({draw(d_model, hidden, bits), draw(d_model, hidden, bits), draw(hidden, d_model, bits)});
   return b;
 }
@@ -62,7 +62,7 @@ block<float> draw_block(std::mt19937& bits) {
 template <typename Scalar>
 heed::rows<Scalar> rms_norm(const heed::rows<Scalar>& x) {
   heed::rows<Scalar> out = x;
-  for (index i = 0; i < x.rows(); ++i) out.row(i) /= std::sqrt(x.row(i).squaredNorm() / Scalar(x.cols()) + Scalar(1e-6));
+  for (size_type i = 0; i < x.rows(); ++i) out.row(i) /= std::sqrt(x.row(i).squaredNorm() / Scalar(x.cols()) + Scalar(1e-6));
   return out;
 }
 
@@ -76,12 +76,12 @@ heed::rows<Scalar> swiglu(const heed::rows<Scalar>& gate, const heed::rows<Scala
 template <typename Scalar>
 heed::rows<Scalar> route(const heed::rows<Scalar>& scores) {
   heed::rows<Scalar> masked = heed::rows<Scalar>::Constant(scores.rows(), scores.cols(), -std::numeric_limits<Scalar>::infinity());
-  std::vector<index> order(static_cast<std::size_t>(scores.cols()));
-  for (index t = 0; t < scores.rows(); ++t) {
-    for (std::size_t e = 0; e < order.size(); ++e) order[e] = index(e);
+  std::vector<size_type> order(static_cast<std::size_t>(scores.cols()));
+  for (size_type t = 0; t < scores.rows(); ++t) {
+    for (std::size_t e = 0; e < order.size(); ++e) order[e] = size_type(e);
     std::partial_sort(order.begin(), order.begin() + chosen, order.end(),
-                      [&](index a, index b) { return scores(t, a) > scores(t, b); });
-    for (index n = 0; n < chosen; ++n) masked(t, order[std::size_t(n)]) = scores(t, order[std::size_t(n)]);
+                      [&](size_type a, size_type b) { return scores(t, a) > scores(t, b); });
+    for (size_type n = 0; n < chosen; ++n) masked(t, order[std::size_t(n)]) = scores(t, order[std::size_t(n)]);
   }
   return heed::scaled_softmax(masked);
 }
@@ -101,21 +101,21 @@ heed::rows<float> attend(const block<float>& w, const heed::rows<float>& x) {
 }
 
 /// The second half: each expert works on the tokens that were sent to it, gathered into one matrix. `counts` are their numbers.
-heed::rows<float> think(const block<float>& w, const heed::rows<float>& x, std::vector<index>& counts) {
+heed::rows<float> think(const block<float>& w, const heed::rows<float>& x, std::vector<size_type>& counts) {
   const heed::rows<float> normed = rms_norm(x), share = route<float>(heed::project(normed, w.router));
   heed::rows<float> out = x;
   counts.assign(std::size_t(num_experts), 0);
-  for (index e = 0; e < num_experts; ++e) {
-    std::vector<index> tokens;
-    for (index t = 0; t < x.rows(); ++t)
+  for (size_type e = 0; e < num_experts; ++e) {
+    std::vector<size_type> tokens;
+    for (size_type t = 0; t < x.rows(); ++t)
       if (share(t, e) > 0) tokens.push_back(t);
-    heed::rows<float> sent(index(tokens.size()), d_model);
-    for (std::size_t n = 0; n < tokens.size(); ++n) sent.row(index(n)) = normed.row(tokens[n]);
+    heed::rows<float> sent(size_type(tokens.size()), d_model);
+    for (std::size_t n = 0; n < tokens.size(); ++n) sent.row(size_type(n)) = normed.row(tokens[n]);
     const expert<float>& mine = w.experts[std::size_t(e)];
     const heed::rows<float> answer =
         heed::project(swiglu<float>(heed::project(sent, mine.gate), heed::project(sent, mine.up)), mine.down);
-    for (std::size_t n = 0; n < tokens.size(); ++n) out.row(tokens[n]) += share(tokens[n], e) * answer.row(index(n));
-    counts[std::size_t(e)] = index(tokens.size());
+    for (std::size_t n = 0; n < tokens.size(); ++n) out.row(tokens[n]) += share(tokens[n], e) * answer.row(size_type(n));
+    counts[std::size_t(e)] = size_type(tokens.size());
   }
   return out;
 }
@@ -127,9 +127,9 @@ heed::rows<double> plain_block(const block<double>& w, const heed::rows<double>&
   const heed::rows<double> value = normed * w.w_v;
   const auto rotate = [](heed::rows<double>& heads) {  // each pair (c, c + head_dim / 2) of token i turns by i 10000^(-2c / head_dim)
     const heed::rows<double> before = heads;
-    for (index i = 0; i < heads.rows(); ++i)
-      for (index c = 0; c < heads.cols(); ++c) {
-        const index at = c % head_dim, half = head_dim / 2;
+    for (size_type i = 0; i < heads.rows(); ++i)
+      for (size_type c = 0; c < heads.cols(); ++c) {
+        const size_type at = c % head_dim, half = head_dim / 2;
         const double angle = double(i) * std::pow(10000.0, -2.0 * double(at % half) / double(head_dim));
         heads(i, c) = before(i, c) * std::cos(angle) + (at < half ? -before(i, c + half) : before(i, c - half)) * std::sin(angle);
       }
@@ -137,15 +137,15 @@ heed::rows<double> plain_block(const block<double>& w, const heed::rows<double>&
   rotate(query);
   rotate(key);
   heed::rows<double> heads(x.rows(), num_heads * head_dim);
-  for (index h = 0; h < num_heads; ++h) {
-    const index shared = h / (num_heads / num_kv_heads);
+  for (size_type h = 0; h < num_heads; ++h) {
+    const size_type shared = h / (num_heads / num_kv_heads);
     heads.middleCols(h * head_dim, head_dim) =
         heed::reference_attention(query.middleCols(h * head_dim, head_dim), key.middleCols(shared * head_dim, head_dim),
                                   value.middleCols(shared * head_dim, head_dim), causal());
   }
   const heed::rows<double> attended = x + heads * w.w_o, again = rms_norm(attended), share = route<double>(again * w.router);
   heed::rows<double> out = attended;
-  for (index e = 0; e < num_experts; ++e) {
+  for (size_type e = 0; e < num_experts; ++e) {
     const expert<double>& mine = w.experts[std::size_t(e)];
     out += share.col(e).asDiagonal() * (swiglu<double>(again * mine.gate, again * mine.up) * mine.down);
   }
@@ -162,7 +162,7 @@ double time_of(const Call& call) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using heed::index;  // not the one of <strings.h>
+  using heed::size_type;  // not the one of <strings.h>
   bool quick = false;
   support::command_line command("05_mixture_of_experts",
                                 "a transformer block with grouped-query attention and routed experts, counted and checked");
@@ -171,9 +171,9 @@ int main(int argc, char** argv) {
 
   std::mt19937 bits(7);
   const block<float> weights = draw_block(bits);
-  const index n = quick ? 128 : 1024;
+  const size_type n = quick ? 128 : 1024;
   const heed::rows<float> x = std::sqrt(float(n)) * draw(n, d_model, bits);
-  std::vector<index> counts;
+  std::vector<size_type> counts;
   heed::rows<float> attended, out;
   attend(weights, x);
   const double attention_time = time_of([&] { attended = attend(weights, x); }),
@@ -185,9 +185,9 @@ int main(int argc, char** argv) {
             << n << " tokens, d_model " << d_model << ", " << num_heads << " heads on " << num_kv_heads << " key/value heads, "
             << chosen << " of " << num_experts << " experts a token.\n\n";
   support::table table({"expert", "tokens", "share", ""});
-  index routed = 0;
-  for (index e = 0; e < num_experts; ++e) {
-    const index count = counts[std::size_t(e)];
+  size_type routed = 0;
+  for (size_type e = 0; e < num_experts; ++e) {
+    const size_type count = counts[std::size_t(e)];
     const std::string bar(std::size_t(40 * count * num_experts / (2 * n * chosen)), '#');
     table.add({std::to_string(e), std::to_string(count), support::fixed(100.0 * double(count) / double(n * chosen), 1) + " %",
                bar + std::string(40 - (std::min)(bar.size(), std::size_t(40)), ' ')});

@@ -19,13 +19,13 @@
 
 namespace {
 
-using heed::index;
+using heed::size_type;
 using matrix = heed::rows<double>;
 
 struct session {
   std::vector<std::string> time;
   std::vector<double> price, volume;
-  index size() const { return static_cast<index>(price.size()); }
+  size_type size() const { return static_cast<size_type>(price.size()); }
 };
 
 double positive_number(const std::string& text, const std::string& what, int line) {
@@ -63,7 +63,7 @@ session read_session(const std::string& path) {
 struct trades {
   matrix query, key, value;
   explicit trades(const session& s) : query(matrix::Ones(s.size(), 1)), key(s.size(), 1), value(s.size(), 1) {
-    for (index i = 0; i < s.size(); ++i) {
+    for (size_type i = 0; i < s.size(); ++i) {
       key(i, 0) = std::log(s.volume[std::size_t(i)]);
       value(i, 0) = s.price[std::size_t(i)];
     }
@@ -71,9 +71,9 @@ struct trades {
 };
 
 /// sum(price volume) / sum(volume) over trades [first, last].
-double direct(const session& s, index first, index last) {
+double direct(const session& s, size_type first, size_type last) {
   double money = 0, volume = 0;
-  for (index i = first; i <= last; ++i) {
+  for (size_type i = first; i <= last; ++i) {
     money += s.price[std::size_t(i)] * s.volume[std::size_t(i)];
     volume += s.volume[std::size_t(i)];
   }
@@ -82,21 +82,21 @@ double direct(const session& s, index first, index last) {
 
 /// VWAP that fades with age: a trade scores log(volume) - rate * age, in trades.
 matrix fading_vwap(const trades& t, const heed::attention_options& running, double rate) {
-  const auto fade = [rate](double score, index, index, index i, index j) { return score - rate * double(i - j); };
+  const auto fade = [rate](double score, size_type, size_type, size_type i, size_type j) { return score - rate * double(i - j); };
   return heed::attention(t.query, t.key, t.value, running, heed::score_function(fade));
 }
 
 /// How far the averages known at trades [first, last) are from the price of the next trade, on average.
-double miss(const session& s, const matrix& average, index first, index last) {
+double miss(const session& s, const matrix& average, size_type first, size_type last) {
   double sum = 0;
-  for (index i = first; i < last; ++i) sum += std::abs(s.price[std::size_t(i + 1)] - average(i, 0));
+  for (size_type i = first; i < last; ++i) sum += std::abs(s.price[std::size_t(i + 1)] - average(i, 0));
   return sum / double(last - first);
 }
 
-int run(const std::string& path, index window) {
+int run(const std::string& path, size_type window) {
   const session s = read_session(path);
   const trades t(s);
-  const index n = s.size();
+  const size_type n = s.size();
   heed::attention_options whole, running, rolling;
   whole.scale = running.scale = rolling.scale = 1;
   running.causal = rolling.causal = heed::causal::bottom_right;
@@ -112,9 +112,9 @@ int run(const std::string& path, index window) {
   const matrix fading = fading_vwap(t, running, rate);
 
   double worst = std::abs(vwap - direct(s, 0, n - 1));
-  for (index i = 0; i < n; ++i) {
+  for (size_type i = 0; i < n; ++i) {
     worst = (std::max)(worst, std::abs(run_vwap(i, 0) - direct(s, 0, i)));
-    worst = (std::max)(worst, std::abs(roll_vwap(i, 0) - direct(s, (std::max)(index(0), i - window + 1), i)));
+    worst = (std::max)(worst, std::abs(roll_vwap(i, 0) - direct(s, (std::max)(size_type(0), i - window + 1), i)));
   }
 
   std::cout << "\n"
@@ -122,9 +122,9 @@ int run(const std::string& path, index window) {
             << ". VWAP by attention: " << support::fixed(vwap, 6) << ", by its definition: " << support::fixed(direct(s, 0, n - 1), 6)
             << "\n\n";
   support::table table({"time", "price", "volume", "running VWAP", "rolling VWAP (" + std::to_string(window) + ")", "fading VWAP"});
-  const index lines = (std::min)(n, index(11));
-  for (index line = 0; line < lines; ++line) {
-    const index i = line * (n - 1) / (std::max)(index(1), lines - 1);
+  const size_type lines = (std::min)(n, size_type(11));
+  for (size_type line = 0; line < lines; ++line) {
+    const size_type i = line * (n - 1) / (std::max)(size_type(1), lines - 1);
     table.add({support::printable(s.time[std::size_t(i)]), support::fixed(s.price[std::size_t(i)], 2),
                support::fixed(s.volume[std::size_t(i)], 0), support::fixed(run_vwap(i, 0), 4), support::fixed(roll_vwap(i, 0), 4),
                support::fixed(fading(i, 0), 4)});

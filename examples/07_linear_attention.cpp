@@ -16,13 +16,13 @@
 
 namespace {
 
-constexpr heed::index d = 64;
+constexpr heed::size_type d = 64;
 
 struct sequence {
   heed::rows<float> query, key, value, gate;
   heed::row_vector<float> beta;
 
-  explicit sequence(heed::index n)
+  explicit sequence(heed::size_type n)
       : query(n, d), key(n, d), value(n, d), gate(n, 1), beta(heed::row_vector<float>::Constant(n, 0.5f)) {
     query.setRandom();
     key.setRandom();
@@ -45,15 +45,15 @@ double time_of(const Call& call) {
 }
 
 /// Softmax attention against linear attention and the delta rule: time for a whole sequence, memory for its past.
-void compare(heed::index longest, heed::index longest_softmax) {
+void compare(heed::size_type longest, heed::size_type longest_softmax) {
   heed::attention_options causal;
   causal.causal = heed::causal::bottom_right;
   support::table table({"n", "softmax", "gated linear", "gated delta", "softmax keeps", "the others keep"});
   int steps = 0;
-  for (heed::index n = 64; n <= longest; n *= 2) ++steps;
+  for (heed::size_type n = 64; n <= longest; n *= 2) ++steps;
   support::progress progress(steps);
-  heed::index crossover = 0;
-  for (heed::index n = 64; n <= longest; n *= 2) {
+  heed::size_type crossover = 0;
+  for (heed::size_type n = 64; n <= longest; n *= 2) {
     progress.step("n = " + std::to_string(n));
     const sequence s(n);
     heed::rows<float> out;
@@ -80,12 +80,12 @@ void compare(heed::index longest, heed::index longest_softmax) {
 }
 
 /// A sequence token by token, as when generating, against the whole at once.
-void stream(heed::index n) {
+void stream(heed::size_type n) {
   const sequence s(n);
   heed::rows<float> whole_state = heed::rows<float>::Zero(d, d), state = whole_state, out(n, d);
   const heed::rows<float> whole =
       heed::delta_rule(s.query, s.key, s.value, s.beta, {}, heed::log_gate(s.gate), heed::carry(whole_state));
-  for (heed::index t = 0; t < n; ++t) {
+  for (heed::size_type t = 0; t < n; ++t) {
     const heed::row_vector<float> beta = s.beta.segment(t, 1);
     out.row(t) =
         heed::delta_rule(s.query.row(t), s.key.row(t), s.value.row(t), beta, {}, heed::log_gate(s.gate.row(t)), heed::carry(state));
@@ -102,9 +102,9 @@ void forget() {
   support::table table({"tokens ago", "head 0", "head 2", "head 4", "head 7"});
   const heed::row_vector<double> gates = heed::retention_log_gates<double>(8);
   const heed::rows<double> one = heed::rows<double>::Ones(1, 1);
-  for (const heed::index ago : {1, 10, 100, 1000}) {
+  for (const heed::size_type ago : {1, 10, 100, 1000}) {
     std::vector<std::string> row{std::to_string(ago)};
-    for (const heed::index h : {0, 2, 4, 7}) {
+    for (const heed::size_type h : {0, 2, 4, 7}) {
       heed::rows<double> query = heed::rows<double>::Ones(ago + 1, 1), key = heed::rows<double>::Zero(ago + 1, 1);
       key(0, 0) = 1;
       const heed::rows<double> gate = one * gates(h);

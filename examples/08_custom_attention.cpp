@@ -11,7 +11,7 @@
 
 namespace {
 
-using heed::index;
+using heed::size_type;
 using matrix = heed::rows<float>;
 
 /// The shortest of some runs, in seconds.
@@ -29,21 +29,21 @@ double time_of(const Call& call, int runs) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using heed::index;  // not the one of <strings.h>
+  using heed::size_type;  // not the one of <strings.h>
   bool quick = false;
   support::command_line command("08_custom_attention",
                                 "your own score function and mask function, at the speed of the kernels");
   command.flag("--quick", "a shorter sequence", quick);
   if (const auto status = command.parse(argc, argv)) return *status;
 
-  const index n = quick ? 1024 : 4096, d = 64;
+  const size_type n = quick ? 1024 : 4096, d = 64;
   const matrix query = matrix::Random(n, d), key = matrix::Random(n, d), value = matrix::Random(n, d);
   heed::attention_options options;
   options.causal = heed::causal::bottom_right;
 
   // The ten lines: weights fade with the distance, and a token sees its own document of 512 tokens only.
-  const auto decay = [](float score, index, index, index i, index j) { return score - 0.02f * float(i - j); };
-  const auto same_document = [](index, index, index i, index j) { return i / 512 == j / 512; };
+  const auto decay = [](float score, size_type, size_type, size_type i, size_type j) { return score - 0.02f * float(i - j); };
+  const auto same_document = [](size_type, size_type, size_type i, size_type j) { return i / 512 == j / 512; };
   const heed::block_mask documents = heed::block_mask::of(same_document, 1, 1, n, n);
   const auto custom = [&] {
     return heed::attention(query, key, value, options, heed::score_function(decay), heed::mask_function(same_document, documents));
@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
   const matrix got = custom();
   const auto want = heed::reference_attention(
       query.cast<double>().eval(), key.cast<double>().eval(), value.cast<double>().eval(), options,
-      heed::score_function([](double s, index, index, index i, index j) { return s - 0.02 * double(i - j); }),
+      heed::score_function([](double s, size_type, size_type, size_type i, size_type j) { return s - 0.02 * double(i - j); }),
       heed::mask_function(same_document));
   const double difference = (got.cast<double>() - want).cwiseAbs().maxCoeff();
 

@@ -12,7 +12,7 @@
 
 namespace {
 
-using heed::index;
+using heed::size_type;
 using matrix = heed::rows<float>;
 
 /// A head is its queries and keys.
@@ -28,15 +28,15 @@ struct habits {
 
 habits look_at(const head& h, const std::vector<int>& tokens, const heed::attention_options& options) {
   const auto lse = heed::attention_with_lse(h.query, h.key, h.key, options).lse;
-  const index n = h.query.rows();
+  const size_type n = h.query.rows();
   habits found;
   found.entropy = double(heed::row_entropy(h.query, h.key, lse, options).mean());
   found.first_mass = double(heed::key_mass(h.query, h.key, lse, options)(0)) / double(n);
   const auto top = heed::top_keys(h.query, h.key, lse, 1, options);
-  index repeats = 0;
-  for (index i = 1; i < n; ++i) {
+  size_type repeats = 0;
+  for (size_type i = 1; i < n; ++i) {
     if (top.keys(i, 0) == i - 1) found.previous += 1.0 / double(n - 1);
-    for (index j = i - 1; j > 0; --j)  // the token that came after the last time this token was seen
+    for (size_type j = i - 1; j > 0; --j)  // the token that came after the last time this token was seen
       if (tokens[std::size_t(j - 1)] == tokens[std::size_t(i)]) {
         ++repeats;
         if (top.keys(i, 0) == j) found.induction += 1;
@@ -50,17 +50,17 @@ habits look_at(const head& h, const std::vector<int>& tokens, const heed::attent
 }  // namespace
 
 int main(int argc, char** argv) {
-  using heed::index;  // not the one of <strings.h>
+  using heed::size_type;  // not the one of <strings.h>
   bool quick = false;
   support::command_line command("09_debugging_attention", "finds an attention sink, a previous-token head and an induction head by their weights");
   command.flag("--quick", "the same: this example takes no time", quick);
   if (const auto status = command.parse(argc, argv)) return *status;
 
   // A phrase of 24 different tokens, twice.
-  const index phrase = 24, n = 2 * phrase, d = 64;
+  const size_type phrase = 24, n = 2 * phrase, d = 64;
   std::vector<int> tokens;
-  for (index i = 0; i < n; ++i) tokens.push_back(int(i % phrase));
-  const auto one_hot = [&](index place, float size) {
+  for (size_type i = 0; i < n; ++i) tokens.push_back(int(i % phrase));
+  const auto one_hot = [&](size_type place, float size) {
     matrix row = matrix::Zero(1, d);
     row(0, place % d) = size;
     return row;
@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
   heads[1].name = "previous token";
   heads[2].name = "induction";
   heads[3].name = "none (random)";
-  for (index i = 0; i < n; ++i) {
+  for (size_type i = 0; i < n; ++i) {
     heads[0].query.row(i) = one_hot(0, 8);  // every query matches the mark that the first key alone carries
     if (i == 0) heads[0].key.row(i) = one_hot(0, 8);
     heads[1].query.row(i) = one_hot(i + d - 1, 8);  // matches the position before its own

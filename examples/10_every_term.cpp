@@ -15,13 +15,13 @@
 
 namespace {
 
-using heed::index;
+using heed::size_type;
 using heed::split_heads;
 using heed::view;
 using heed::writable_view;
 using matrix = heed::rows<float>;
 
-constexpr index batch = 2, n = 72, heads = 4, kv_heads = 2, d = 32;
+constexpr size_type batch = 2, n = 72, heads = 4, kv_heads = 2, d = 32;
 
 double difference(const matrix& a, const matrix& b) { return double((a - b).cwiseAbs().maxCoeff()); }
 
@@ -57,7 +57,7 @@ struct page {
   }
 };
 
-heed::attention_options with(heed::causal causal, index left = -1, index right = -1) {
+heed::attention_options with(heed::causal causal, size_type left = -1, size_type right = -1) {
   heed::attention_options options;
   options.causal = causal;
   options.window_left = left;
@@ -79,8 +79,8 @@ void options_and_terms(page& p) {
 
   p.heading("terms");
   heed::rows<bool> odd(n, n);
-  for (index i = 0; i < n; ++i)
-    for (index j = 0; j < n; ++j) odd(i, j) = (i + j) % 3 != 0;
+  for (size_type i = 0; i < n; ++i)
+    for (size_type j = 0; j < n; ++j) odd(i, j) = (i + j) % 3 != 0;
   p.compare("keep(mask)", plain, heed::keep(odd));
   std::vector<std::uint8_t> bits(std::size_t(n * ((n + 7) / 8)), 0xB5);
   p.compare("keep_bits(bytes)", plain, heed::keep_bits(heed::bhnd(bits.data(), 1, 1, n, (n + 7) / 8), n));
@@ -91,20 +91,20 @@ void options_and_terms(page& p) {
   p.compare("alibi(slopes)", causal, heed::alibi(slopes));
   p.compare("sinks(logits)", causal, heed::sinks(logits));
   p.compare("logit_scales(factors)", causal, heed::logit_scales(factors));
-  const std::vector<index> lengths{n, 19};
+  const std::vector<size_type> lengths{n, 19};
   p.compare("key_lengths(lengths)", causal, heed::key_lengths(lengths));
   heed::block_mask diagonal(1, 1, n, n, 16, 16);
-  for (index block = 0; block < diagonal.q_blocks(); ++block) diagonal.show(0, 0, block, block);
+  for (size_type block = 0; block < diagonal.q_blocks(); ++block) diagonal.show(0, 0, block, block);
   p.compare("blocks(mask)", plain, heed::blocks(diagonal));
   p.compare("dropout(0.1, seed)", causal, heed::dropout(0.1, 42));
-  const auto fade = [](float score, index, index h, index i, index j) { return score - 0.01f * float((h + 1) * std::abs(i - j)); };
-  const auto same_third = [](index, index, index i, index j) { return i / 24 == j / 24; };
+  const auto fade = [](float score, size_type, size_type h, size_type i, size_type j) { return score - 0.01f * float((h + 1) * std::abs(i - j)); };
+  const auto same_third = [](size_type, size_type, size_type i, size_type j) { return i / 24 == j / 24; };
   p.compare("score_function(f)", plain, heed::score_function(fade));
   p.compare("mask_function(f)", plain, heed::mask_function(same_third));
   p.compare("several at once", causal, heed::keep(odd), heed::alibi(slopes), heed::sinks(logits), heed::key_lengths(lengths));
 
   p.heading("layouts");
-  const std::vector<index> starts{0, 50, 51, 51, batch * n};  // four sequences, one of them empty
+  const std::vector<size_type> starts{0, 50, 51, 51, batch * n};  // four sequences, one of them empty
   heed::ragged_attention_into(split_heads(view(p.query), heads), split_heads(view(p.key), kv_heads),
                               split_heads(view(p.value), kv_heads), split_heads(writable_view(p.out), heads), {}, starts, starts,
                               causal, p.memory);
@@ -125,7 +125,7 @@ void one_cache(page& p, const std::string& what, double rounding) {
   heed::kv_cache<Stored> cache(1, kv_heads, d, d);
   matrix stored = matrix::Zero(n, heads * d), direct = stored;
   const heed::attention_options causal = with(heed::causal::bottom_right);
-  for (index first = 0, count = 60; first < n; first += count, count = 1) {
+  for (size_type first = 0, count = 60; first < n; first += count, count = 1) {
     cache.append(split_heads(view(p.key.middleRows(first, count)), kv_heads),
                  split_heads(view(p.value.middleRows(first, count)), kv_heads));
     const auto query = split_heads(view(p.query.middleRows(first, count)), heads);
@@ -150,7 +150,7 @@ void caches(page& p) {
   const heed::attention_options window = with(heed::causal::bottom_right, 16);
   heed::kv_cache<float> rolling(1, kv_heads, d, d, 32, 16);
   matrix rolled = matrix::Zero(n, heads * d);
-  for (index t = 0; t < n; ++t) {
+  for (size_type t = 0; t < n; ++t) {
     rolling.append(split_heads(view(p.key.row(t)), kv_heads), split_heads(view(p.value.row(t)), kv_heads));
     heed::cached_attention_into(split_heads(view(p.query.row(t)), heads), rolling, split_heads(writable_view(rolled.row(t)), heads),
                                 {}, window, p.memory);
@@ -162,16 +162,16 @@ void caches(page& p) {
 
   // A prompt of 40 tokens that two sequences share, each with its own ending: the fork copies no page before it writes.
   heed::paged_kv_cache<float> pages(12, 16, kv_heads, d, d);
-  const index first = pages.add_sequence();
+  const size_type first = pages.add_sequence();
   pages.append(first, split_heads(view(p.key.topRows(40)), kv_heads), split_heads(view(p.value.topRows(40)), kv_heads));
-  const index second = pages.fork(first);
+  const size_type second = pages.fork(first);
   pages.append(first, split_heads(view(p.key.middleRows(40, 10)), kv_heads), split_heads(view(p.value.middleRows(40, 10)), kv_heads));
   pages.append(second, split_heads(view(p.key.middleRows(50, 3)), kv_heads), split_heads(view(p.value.middleRows(50, 3)), kv_heads));
-  const std::vector<index> both{first, second};
+  const std::vector<size_type> both{first, second};
   matrix forked(2, heads * d), alone = forked;
   heed::cached_attention_into(split_heads(view(p.query.topRows(2)), heads, 2), pages.batch(both),
                               split_heads(writable_view(forked), heads, 2), {}, {}, p.memory);
-  const auto ending = [&](const matrix& tokens, index from, index count) {
+  const auto ending = [&](const matrix& tokens, size_type from, size_type count) {
     matrix all(40 + count, tokens.cols());
     all << tokens.topRows(40), tokens.middleRows(from, count);
     return all;
@@ -192,7 +192,7 @@ void parts_and_positions(page& p) {
   const heed::attention_options causal = with(heed::causal::bottom_right);
   p.heading("parts");
   // The last 24 tokens: all of the shared prefix, then their own keys causally.
-  const index shared = n - 24;
+  const size_type shared = n - 24;
   const auto prefix = heed::attention_with_lse(query.bottomRows(24), key.topRows(shared), value.topRows(shared));
   const auto own = heed::attention_with_lse(query.bottomRows(24), key.bottomRows(24), value.bottomRows(24), causal);
   p.report("merge(shared prefix, own tokens)",
@@ -207,7 +207,7 @@ void parts_and_positions(page& p) {
     heed::rope_options rope;
     rope.scaling = scaling.second;
     if (scaling.second != heed::rope_scaling::none) rope.factor = 4;
-    const auto rotated = [&](const matrix& tokens, index first) {
+    const auto rotated = [&](const matrix& tokens, size_type first) {
       matrix turned = tokens;
       heed::apply_rope(writable_view(turned), rope, first);
       return turned;

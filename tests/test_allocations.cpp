@@ -81,7 +81,7 @@ void check_call(Options options, const Call& call) {
     options.execution.executor = executor;
     heed::workspace memory;
     call(options, memory);
-    const heed::index grown = memory.capacity();
+    const heed::size_type grown = memory.capacity();
     CHECK(allocations_of([&] { call(options, memory); }) == 0);
     CHECK(memory.capacity() == grown);
   }
@@ -93,7 +93,7 @@ void check_call(Options options, const Call& call, const Bytes& bytes) {
     const bool first = memory.capacity() == 0;
     call(on, memory);
     if (!first) return;
-    const heed::index said = bytes(on);
+    const heed::size_type said = bytes(on);
     CHECK(memory.capacity() == said);
     heed::workspace exact;
     exact.reserve(said);
@@ -103,12 +103,12 @@ void check_call(Options options, const Call& call, const Bytes& bytes) {
 }
 
 template <typename Scalar>
-heed::tensor_view<Scalar> split(const heed::tensor_view<Scalar>& packed, heed::index heads, heed::index batch = 1) {
+heed::tensor_view<Scalar> split(const heed::tensor_view<Scalar>& packed, heed::size_type heads, heed::size_type batch = 1) {
   return heed::split_heads(packed, heads, batch);
 }
 
-const auto slower = [](float score, heed::index, heed::index, heed::index i, heed::index j) { return score - 0.01f * float(i - j); };
-const auto slower_double = [](double score, heed::index, heed::index, heed::index i, heed::index j) {
+const auto slower = [](float score, heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return score - 0.01f * float(i - j); };
+const auto slower_double = [](double score, heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) {
   return score - 0.01 * double(i - j);
 };
 template <typename Scalar>
@@ -119,16 +119,16 @@ const auto& slower_for() {
     return slower;
   }
 }
-const auto odd = [](heed::index, heed::index, heed::index i, heed::index j) { return (i + j) % 3 != 0; };
+const auto odd = [](heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return (i + j) % 3 != 0; };
 
 }  // namespace
 
 TEMPLATE_TEST_CASE("attention on tensors allocates nothing once its workspace has grown, whatever its terms", "", float, double,
                    Eigen::bfloat16, Eigen::half) {
   using Acc = heed::accumulator_t<TestType>;
-  const heed::index batch = 2, heads = 4, kv_heads = 2, d_k = 24, d_v = 16;
-  for (const heed::index n_kv : {40, 2100})
-    for (const heed::index n_q : {1, 5, 70}) {
+  const heed::size_type batch = 2, heads = 4, kv_heads = 2, d_k = 24, d_v = 16;
+  for (const heed::size_type n_kv : {40, 2100})
+    for (const heed::size_type n_q : {1, 5, 70}) {
       const auto query = testing::random_rows<TestType>(batch * n_q, heads * d_k, 1),
                  key = testing::random_rows<TestType>(batch * n_kv, kv_heads * d_k, 2),
                  value = testing::random_rows<TestType>(batch * n_kv, kv_heads * d_v, 3);
@@ -138,7 +138,7 @@ TEMPLATE_TEST_CASE("attention on tensors allocates nothing once its workspace ha
       const auto keep = testing::random_mask(n_q, n_kv, 5);
       const std::vector<std::uint8_t> bytes(std::size_t(n_q * n_kv), 1), bits(std::size_t(n_q * ((n_kv + 7) / 8)), 0xb5);
       const heed::row_vector<Acc> slopes = heed::alibi_slopes<Acc>(heads), ones = heed::row_vector<Acc>::Constant(heads, Acc(1));
-      const std::vector<heed::index> lengths{n_kv / 2, n_kv};
+      const std::vector<heed::size_type> lengths{n_kv / 2, n_kv};
       const heed::block_mask blocks = heed::block_mask::of(odd, 1, 1, n_q, n_kv, 16, 64);
       for (const std::string form :
            {"dense", "side by side", "lse", "causal", "window", "softcap", "keep", "keep bytes", "keep_bits", "bias", "alibi", "sinks",
@@ -149,7 +149,7 @@ TEMPLATE_TEST_CASE("attention on tensors allocates nothing once its workspace ha
         if (is("causal")) options.causal = heed::causal::bottom_right;
         if (is("window")) options.window_left = 20, options.window_right = 3;
         if (is("softcap")) options.softcap = 5;
-        const auto dense = [&](const auto& m, heed::index h, heed::index n, heed::index d) {
+        const auto dense = [&](const auto& m, heed::size_type h, heed::size_type n, heed::size_type d) {
           return is("dense") ? heed::bhnd(m.data(), batch, h, n, d) : heed::bnhd(m.data(), batch, n, h, d);
         };
         const auto with_terms = [&](const auto& call) {
@@ -186,8 +186,8 @@ TEMPLATE_TEST_CASE("attention on tensors allocates nothing once its workspace ha
 TEMPLATE_TEST_CASE("attention_into takes the bytes that attention_workspace_bytes says, on every instruction set", "", float, double,
                    Eigen::bfloat16, Eigen::half) {
   for (const heed::isa target : testing::isas())
-    for (const heed::index n_kv : {0, 1, 300, 5000})
-      for (const heed::index n_q : {0, 1, 3, 100}) {
+    for (const heed::size_type n_kv : {0, 1, 300, 5000})
+      for (const heed::size_type n_q : {0, 1, 3, 100}) {
         CAPTURE(testing::name_of(target), n_q, n_kv);
         const testing::example<TestType> e(n_q, n_kv, 32, 24);
         const Eigen::Matrix<TestType, Eigen::Dynamic, Eigen::Dynamic> columns = e.key;
@@ -206,7 +206,7 @@ TEMPLATE_TEST_CASE("attention_into takes the bytes that attention_workspace_byte
 }
 
 TEST_CASE("a ragged batch allocates nothing once its workspace has grown") {
-  const heed::index heads = 4, kv_heads = 2, d = 16;
+  const heed::size_type heads = 4, kv_heads = 2, d = 16;
   const std::vector<std::int32_t> query_starts{0, 1, 1, 61, 65}, key_starts{0, 700, 700, 760, 2260};
   const auto query = testing::random_rows<float>(65, heads * d, 1), key = testing::random_rows<float>(2260, kv_heads * d, 2);
   heed::rows<float> out(65, heads * d);
@@ -229,9 +229,9 @@ TEST_CASE("a ragged batch allocates nothing once its workspace has grown") {
 namespace {
 
 /// Lengths up to `capacity` where something changes: the parts of decode, its place against the forward kernel, blocks of keys.
-std::vector<heed::index> lengths_up_to(heed::index capacity) {
-  std::vector<heed::index> lengths;
-  for (const heed::index n : {1,   2,   3,    47,   48,   49,   127,  128,  129,  255,   256,   511,   512,   528,
+std::vector<heed::size_type> lengths_up_to(heed::size_type capacity) {
+  std::vector<heed::size_type> lengths;
+  for (const heed::size_type n : {1,   2,   3,    47,   48,   49,   127,  128,  129,  255,   256,   511,   512,   528,
                               529, 700, 1023, 1024, 1056, 1057, 2047, 2048, 3000, 16896, 16897, 16927, 16928, 17500})
     if (n < capacity) lengths.push_back(n);
   lengths.push_back(capacity);
@@ -241,21 +241,21 @@ std::vector<heed::index> lengths_up_to(heed::index capacity) {
 /// Appends tokens to sequences 0 and 1 of a cache, and attends with n_q queries at each of the lengths: after the first call nothing
 /// is allocated, and all that the workspace has is what cached_attention_workspace_bytes has said of the empty cache.
 template <typename Scalar, typename Cache, typename Batch>
-void check_loop(Cache& cache, const Batch& batch, heed::index capacity, heed::index n_q, heed::attention_options options) {
-  const heed::index heads = 4, kv_heads = 2, d = 8;
+void check_loop(Cache& cache, const Batch& batch, heed::size_type capacity, heed::size_type n_q, heed::attention_options options) {
+  const heed::size_type heads = 4, kv_heads = 2, d = 8;
   const testing::tokens<Scalar> t(capacity, heads, kv_heads, d, d, 1);
   auto query = t.query_view(0, n_q);
   query.batch = 2, query.batch_stride = 0;
   heed::rows<Scalar> out(2 * n_q, heads * d);
   const auto to = heed::bnhd(out.data(), 2, n_q, heads, d);
   heed::workspace memory;
-  const heed::index said = heed::cached_attention_workspace_bytes(query, batch, options);
-  heed::index length = 0;
+  const heed::size_type said = heed::cached_attention_workspace_bytes(query, batch, options);
+  heed::size_type length = 0;
   long allocated = 0;
-  for (const heed::index next : lengths_up_to(capacity)) {
+  for (const heed::size_type next : lengths_up_to(capacity)) {
     CAPTURE(next);
     const auto step = [&] {
-      for (const heed::index s : {0, 1}) t.append(cache, s, length, next);
+      for (const heed::size_type s : {0, 1}) t.append(cache, s, length, next);
       heed::cached_attention_into(query, batch, to, {}, options, memory);
     };
     if (length == 0) {
@@ -273,8 +273,8 @@ void check_loop(Cache& cache, const Batch& batch, heed::index capacity, heed::in
 template <typename Check>
 void for_each_loop(const Check& check) {
   for (heed::executor* const executor : {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&two_workers)})
-    for (const heed::index capacity : {1, 100, 1100, 17600})
-      for (const heed::index n_q : {1, 4, 8, 20})
+    for (const heed::size_type capacity : {1, 100, 1100, 17600})
+      for (const heed::size_type n_q : {1, 4, 8, 20})
         for (const bool window : {false, true}) {
           if (n_q > capacity) continue;
           CAPTURE(capacity, n_q, window, executor != nullptr);
@@ -291,23 +291,23 @@ void for_each_loop(const Check& check) {
 TEMPLATE_TEST_CASE("a decode loop up to the capacity of its cache takes its workspace at the first token, and allocates nothing after",
                    "", float, double, Eigen::bfloat16, std::int8_t) {
   using Scalar = std::conditional_t<std::is_same<TestType, double>::value, double, float>;
-  for_each_loop([](heed::index capacity, heed::index n_q, const heed::attention_options& options) {
+  for_each_loop([](heed::size_type capacity, heed::size_type n_q, const heed::attention_options& options) {
     heed::kv_cache<TestType> cache(2, 2, 8, 8, capacity);
     check_loop<Scalar>(cache, cache, capacity, n_q, options);
   });
 }
 
 TEMPLATE_TEST_CASE("so does one on a paged cache whose tables have room", "", float, std::int8_t) {
-  for_each_loop([](heed::index capacity, heed::index n_q, const heed::attention_options& options) {
-    constexpr heed::index page_rows = 16;
+  for_each_loop([](heed::size_type capacity, heed::size_type n_q, const heed::attention_options& options) {
+    constexpr heed::size_type page_rows = 16;
     heed::paged_kv_cache<TestType> cache(2 * ((capacity + page_rows - 1) / page_rows), page_rows, 2, 8, 8);
-    const std::vector<heed::index> both{cache.add_sequence(), cache.add_sequence()};
-    for (const heed::index s : both) cache.reserve(s, capacity);
+    const std::vector<heed::size_type> both{cache.add_sequence(), cache.add_sequence()};
+    for (const heed::size_type s : both) cache.reserve(s, capacity);
     check_loop<float>(cache, cache.batch(both), capacity, n_q, options);
 
     const long again = allocations_of([&] {  // the tables of sequences that come and go stay
       cache.remove_sequence(0);
-      const heed::index s = cache.add_sequence();
+      const heed::size_type s = cache.add_sequence();
       cache.append(s, heed::bhnd(static_cast<const float*>(nullptr), 1, 2, 0, 8),
                    heed::bhnd(static_cast<const float*>(nullptr), 1, 2, 0, 8));
       cache.batch(both);
@@ -317,7 +317,7 @@ TEMPLATE_TEST_CASE("so does one on a paged cache whose tables have room", "", fl
 }
 
 TEST_CASE("a rolling cache that has grown to twice its window allocates nothing more") {
-  const heed::index window = 40;
+  const heed::size_type window = 40;
   heed::kv_cache<float> cache(2, 2, 8, 8, 10, window);
   const testing::tokens<float> t(1, 4, 2, 8, 8, 1);
   auto query = t.query_view(0, 1);
@@ -328,26 +328,26 @@ TEST_CASE("a rolling cache that has grown to twice its window allocates nothing 
   options.window_left = window;
   heed::workspace memory;
   const auto step = [&] {
-    for (const heed::index s : {0, 1}) t.append(cache, s, 0, 1);
+    for (const heed::size_type s : {0, 1}) t.append(cache, s, 0, 1);
     heed::cached_attention_into(query, cache, heed::bnhd(out.data(), 2, 1, 4, 8), {}, options, memory);
   };
-  for (heed::index i = 0; i < 2 * window + 2; ++i) step();
-  for (heed::index i = 0; i < 5 * window; ++i) CHECK(allocations_of(step) == 0);
+  for (heed::size_type i = 0; i < 2 * window + 2; ++i) step();
+  for (heed::size_type i = 0; i < 5 * window; ++i) CHECK(allocations_of(step) == 0);
 }
 
 TEST_CASE("a loop over key_lengths takes its workspace at the first call") {
-  const heed::index n_kv = 1100, heads = 2, d = 8;
+  const heed::size_type n_kv = 1100, heads = 2, d = 8;
   const auto query = testing::random_rows<float>(8 * heads, d, 1), key = testing::random_rows<float>(n_kv * heads, d, 2);
   heed::rows<float> out(8 * heads, d);
-  for (const heed::index n_q : {1, 4, 8}) {
-    std::vector<heed::index> lengths{0};
+  for (const heed::size_type n_q : {1, 4, 8}) {
+    std::vector<heed::size_type> lengths{0};
     heed::workspace memory;
     const auto k = heed::bhnd(key.data(), 1, heads, n_kv, d), q = heed::bhnd(query.data(), 1, heads, n_q, d);
     const auto call = [&] {
       heed::multi_head_attention_into(q, k, k, heed::bhnd(out.data(), 1, heads, n_q, d), {}, {}, memory, heed::key_lengths(lengths));
     };
     call();
-    for (const heed::index length : lengths_up_to(n_kv)) {
+    for (const heed::size_type length : lengths_up_to(n_kv)) {
       lengths[0] = length;
       CHECK(allocations_of(call) == 0);
       CHECK(memory.capacity() == heed::multi_head_attention_workspace_bytes(q, k, k, {}, heed::key_lengths(lengths)));
@@ -357,8 +357,8 @@ TEST_CASE("a loop over key_lengths takes its workspace at the first call") {
 
 TEMPLATE_TEST_CASE("projections allocate nothing once their workspace has grown", "", float, double, Eigen::bfloat16, Eigen::half) {
   for (const heed::isa target : testing::isas())
-    for (const heed::index n : {0, 1, 4, 5, 300})
-      for (const heed::index depth : {0, 40}) {
+    for (const heed::size_type n : {0, 1, 4, 5, 300})
+      for (const heed::size_type depth : {0, 40}) {
         CAPTURE(testing::name_of(target), n, depth);
         const auto x = testing::random_rows<TestType>(n, depth, 1), weight = testing::random_rows<TestType>(depth, 140, 2);
         heed::rows<TestType> out(n, 70);
@@ -377,7 +377,7 @@ TEMPLATE_TEST_CASE("projections allocate nothing once their workspace has grown"
 
 TEMPLATE_TEST_CASE("recurrences allocate nothing once their workspace has grown", "", float, double, Eigen::bfloat16, Eigen::half) {
   using Acc = heed::accumulator_t<TestType>;
-  const heed::index heads = 3, n = 20, d = 8;
+  const heed::size_type heads = 3, n = 20, d = 8;
   const auto some = [&](unsigned seed) { return testing::random_rows<TestType>(heads * n, d, seed); };
   const heed::rows<TestType> q = some(1), k = some(2), v = some(3), a = some(4), b = some(5);
   const heed::rows<Acc> decay = testing::random_rows<Acc>(heads * n, d, 6).cwiseAbs() * Acc(0.1), gates = -decay,
@@ -440,7 +440,7 @@ TEMPLATE_TEST_CASE("recurrences allocate nothing once their workspace has grown"
 
 TEMPLATE_TEST_CASE("calls without a workspace need none", "", float, double, Eigen::bfloat16, Eigen::half) {
   using Acc = heed::accumulator_t<TestType>;
-  const heed::index heads = 3, n = 20, d = 160;  // more pairs than rope turns at a time
+  const heed::size_type heads = 3, n = 20, d = 160;  // more pairs than rope turns at a time
   heed::rows<TestType> x = testing::random_rows<TestType>(heads * n, d, 1), out(heads * n, d);
   const auto view = heed::bhnd(x.data(), 1, heads, n, d);
   for (const heed::rope_scaling scaling : {heed::rope_scaling::none, heed::rope_scaling::yarn, heed::rope_scaling::llama3}) {
@@ -450,7 +450,7 @@ TEMPLATE_TEST_CASE("calls without a workspace need none", "", float, double, Eig
     CHECK(allocations_of([&] { heed::apply_rope(view, rope, 5); }) == 0);
   }
   const heed::rows<Acc> cos = testing::random_rows<Acc>(n, d / 2, 2), sin = testing::random_rows<Acc>(n, d / 2, 3);
-  std::vector<heed::index> positions(n);
+  std::vector<heed::size_type> positions(n);
   CHECK(allocations_of([&] { heed::rotate_into(view, cos, sin, positions); }) == 0);
 
   const heed::rows<TestType> weight = testing::random_rows<TestType>(d, 4, 4);

@@ -21,7 +21,7 @@ TEMPLATE_TEST_CASE("attention is as exact as the reference", "", float, double) 
 
 TEMPLATE_TEST_CASE("causal attention over lengths that no block divides", "", float, double) {
   for (const heed::isa target : testing::isas())
-    for (const heed::index n : {200, 893})
+    for (const heed::size_type n : {200, 893})
       for (const heed::causal alignment : {heed::causal::top_left, heed::causal::bottom_right}) {
         CAPTURE(testing::name_of(target), n);
         testing::example<TestType> e(n, n, 64, 64);
@@ -207,7 +207,7 @@ TEST_CASE("attention refuses arguments that do not fit, and writes nothing") {
 }
 
 TEST_CASE("a head of no dimensions is an answer of no columns") {
-  for (const heed::index n : {0, 1, 9, 200}) {
+  for (const heed::size_type n : {0, 1, 9, 200}) {
     const Eigen::MatrixXf none(n, 0);  // column-major: copied block by block
     const heed::rows<float> out = heed::attention(none, none, none);
     CHECK(out.rows() == n);

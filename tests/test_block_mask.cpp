@@ -14,8 +14,8 @@ using testing::example;
 namespace {
 
 /// Blocks of 16 x 32 that are hidden, whole, and cut.
-const auto shown = [](heed::index, heed::index, heed::index i, heed::index j) {
-  const heed::index block = (i / 16 + j / 32) % 3;
+const auto shown = [](heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) {
+  const heed::size_type block = (i / 16 + j / 32) % 3;
   return block == 1 || (block == 2 && (i + j) % 2 == 0);
 };
 
@@ -25,23 +25,23 @@ TEST_CASE("a block mask of a function shows the blocks in which it is true anywh
   const auto mask = heed::block_mask::of(shown, 1, 1, 50, 100, 16, 32);
   REQUIRE(mask.q_blocks() == 4);
   REQUIRE(mask.kv_blocks() == 4);
-  for (heed::index q = 0; q < 4; ++q)
-    for (heed::index kv = 0; kv < 4; ++kv) CHECK(mask.shows(0, 0, q, kv) == ((q + kv) % 3 != 0));
+  for (heed::size_type q = 0; q < 4; ++q)
+    for (heed::size_type kv = 0; kv < 4; ++kv) CHECK(mask.shows(0, 0, q, kv) == ((q + kv) % 3 != 0));
   CHECK(mask.density() == 10.0 / 16);
 }
 
 TEST_CASE("blocks hide what a keep of the same pairs hides") {
-  const heed::index block_q = GENERATE(heed::index(1), heed::index(16), heed::index(48), heed::index(50), heed::index(200));
-  const heed::index block_kv = GENERATE(heed::index(1), heed::index(32), heed::index(96), heed::index(130), heed::index(200));
-  const heed::index n_q = 100, n_kv = 150;
+  const heed::size_type block_q = GENERATE(heed::size_type(1), heed::size_type(16), heed::size_type(48), heed::size_type(50), heed::size_type(200));
+  const heed::size_type block_kv = GENERATE(heed::size_type(1), heed::size_type(32), heed::size_type(96), heed::size_type(130), heed::size_type(200));
+  const heed::size_type n_q = 100, n_kv = 150;
   example<double> e(n_q, n_kv, 8, 4);
   heed::block_mask blocks(1, 1, n_q, n_kv, block_q, block_kv);
   e.keep = testing::mask::Constant(n_q, n_kv, false);
-  for (heed::index q = 0; q < blocks.q_blocks(); ++q)
-    for (heed::index kv = 0; kv < blocks.kv_blocks(); ++kv) {
+  for (heed::size_type q = 0; q < blocks.q_blocks(); ++q)
+    for (heed::size_type kv = 0; kv < blocks.kv_blocks(); ++kv) {
       if ((q + 2 * kv) % 3 == 1) continue;
       blocks.show(0, 0, q, kv);
-      const heed::index i = q * block_q, j = kv * block_kv;
+      const heed::size_type i = q * block_q, j = kv * block_kv;
       e.keep.block(i, j, (std::min)(block_q, n_q - i), (std::min)(block_kv, n_kv - j)).setConstant(true);
     }
   const auto same = e.reference();
@@ -60,11 +60,11 @@ TEST_CASE("blocks hide what a keep of the same pairs hides") {
 }
 
 TEST_CASE("the mask function is evaluated in blocks that it cuts, and nowhere else") {
-  const heed::index n = 96;
+  const heed::size_type n = 96;
   const example<double> e(n, n, 8, 4);
   const auto blocks = heed::block_mask::of(shown, 1, 1, n, n, 16, 32);
-  heed::index asked = 0;
-  const auto counting = [&](heed::index b, heed::index h, heed::index i, heed::index j) {
+  heed::size_type asked = 0;
+  const auto counting = [&](heed::size_type b, heed::size_type h, heed::size_type i, heed::size_type j) {
     ++asked;
     return shown(b, h, i, j);
   };
@@ -81,13 +81,13 @@ TEST_CASE("the mask function is evaluated in blocks that it cuts, and nowhere el
 }
 
 TEST_CASE("blocks of one function and another mask function show what both show") {
-  const heed::index n = 96;
+  const heed::size_type n = 96;
   example<double> e(n, n, 8, 4);
   const auto blocks = heed::block_mask::of(shown, 1, 1, n, n, 16, 32);
-  const auto other = [](heed::index, heed::index, heed::index i, heed::index j) { return (i + 3 * j) % 5 != 0; };
+  const auto other = [](heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return (i + 3 * j) % 5 != 0; };
   e.keep.resize(n, n);
-  for (heed::index i = 0; i < n; ++i)
-    for (heed::index j = 0; j < n; ++j) e.keep(i, j) = blocks.shows(0, 0, i / 16, j / 32) && other(0, 0, i, j);
+  for (heed::size_type i = 0; i < n; ++i)
+    for (heed::size_type j = 0; j < n; ++j) e.keep(i, j) = blocks.shows(0, 0, i / 16, j / 32) && other(0, 0, i, j);
   const auto same = e.reference();
   const auto exact = e.cast<long double>().reference();
   CHECK(heed::reference_attention(e.query, e.key, e.value, {}, heed::blocks(blocks), heed::mask_function(other)) == same.out);
@@ -102,33 +102,33 @@ TEST_CASE("blocks of one function and another mask function show what both show"
 }
 
 TEST_CASE("where a block is whole for the mask function, keep_bits still hide") {
-  const heed::index n = 64;
+  const heed::size_type n = 64;
   example<double> e(n, n, 8, 4);
-  const auto always = [](heed::index, heed::index, heed::index, heed::index) { return true; };
+  const auto always = [](heed::size_type, heed::size_type, heed::size_type, heed::size_type) { return true; };
   const auto blocks = heed::block_mask::of(always, 1, 1, n, n, 16, 16);
   const Eigen::Matrix<std::uint8_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> bits =
       Eigen::Matrix<std::uint8_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>::Constant(n, n / 8, 0x55);
   e.keep.resize(n, n);
-  for (heed::index i = 0; i < n; ++i)
-    for (heed::index j = 0; j < n; ++j) e.keep(i, j) = j % 2 == 0;
+  for (heed::size_type i = 0; i < n; ++i)
+    for (heed::size_type j = 0; j < n; ++j) e.keep(i, j) = j % 2 == 0;
   const auto masked =
       heed::attention(e.query, e.key, e.value, {}, heed::keep_bits(heed::view(bits), n), heed::mask_function(always, blocks));
   testing::check_as_exact_as(masked, e.reference().out, e.cast<long double>().reference().out);
 }
 
 TEST_CASE("blocks of each head and batch entry reach their own") {
-  const heed::index n = 40;
+  const heed::size_type n = 40;
   const example<double> e(n, n, 8, 4);
   auto query = heed::view(e.query), key = heed::view(e.key), value = heed::view(e.value);
   for (auto* tensor : {&query, &key, &value}) tensor->batch = tensor->heads = 2;
-  const auto of_head = [](heed::index b, heed::index h, heed::index i, heed::index j) { return (i / 8 + j / 8 + b + 2 * h) % 3 != 0; };
+  const auto of_head = [](heed::size_type b, heed::size_type h, heed::size_type i, heed::size_type j) { return (i / 8 + j / 8 + b + 2 * h) % 3 != 0; };
   const auto blocks = heed::block_mask::of(of_head, 2, 2, n, n, 8, 8);
   heed::rows<double> out(4 * n, 4);
   heed::workspace memory;
   heed::multi_head_attention_into(query, key, value, heed::bhnd(out.data(), 2, 2, n, 4), {}, {}, memory, heed::blocks(blocks));
-  for (heed::index b = 0; b < 2; ++b)
-    for (heed::index h = 0; h < 2; ++h) {
-      const auto here = [&](heed::index, heed::index, heed::index i, heed::index j) { return of_head(b, h, i, j); };
+  for (heed::size_type b = 0; b < 2; ++b)
+    for (heed::size_type h = 0; h < 2; ++h) {
+      const auto here = [&](heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return of_head(b, h, i, j); };
       const auto one = heed::block_mask::of(here, 1, 1, n, n, 8, 8);
       CHECK(out.middleRows((2 * b + h) * n, n) == heed::attention(e.query, e.key, e.value, {}, heed::blocks(one)));
     }
@@ -155,7 +155,7 @@ TEST_CASE("block masks refuse what does not fit") {
 
 TEST_CASE("a block larger than the call is all there is") {
   const testing::example<float> e(70, 90, 16, 8);
-  heed::block_mask mask(1, 1, 70, 90, heed::index(1) << 61, (std::numeric_limits<heed::index>::max)());
+  heed::block_mask mask(1, 1, 70, 90, heed::size_type(1) << 61, (std::numeric_limits<heed::size_type>::max)());
   CHECK(mask.q_blocks() == 1);
   CHECK(mask.kv_blocks() == 1);
   mask.show(0, 0, 0, 0);
@@ -165,7 +165,7 @@ TEST_CASE("a block larger than the call is all there is") {
 }
 
 TEST_CASE("a block mask counts no further than an index, and shows no block that it does not have") {
-  constexpr heed::index most = (std::numeric_limits<heed::index>::max)();
+  constexpr heed::size_type most = (std::numeric_limits<heed::size_type>::max)();
   testing::check_refused([] { heed::block_mask(most, most, 64, 64, 16, 16); }, {"heed::block_mask:", std::to_string(most), "* 4 * 4"});
   testing::check_refused([] { heed::block_mask(1, 1, most, most, 1, 1); }, {"heed::block_mask:", std::to_string(most)});
   CHECK(heed::block_mask(1, 1, most, 3, most / 2, 1).q_blocks() == 3);  // rounds up, without overflow

@@ -13,10 +13,10 @@ heed::rows<Scalar> exact_conv(const heed::rows<Scalar>& past, const heed::rows<S
                               const heed::row_vector<Scalar>& bias, bool silu) {
   heed::rows<Scalar> z(past.rows() + x.rows(), x.cols()), out(x.rows(), x.cols());
   z << past, x;
-  for (heed::index t = 0; t < x.rows(); ++t)
-    for (heed::index c = 0; c < x.cols(); ++c) {
+  for (heed::size_type t = 0; t < x.rows(); ++t)
+    for (heed::size_type c = 0; c < x.cols(); ++c) {
       Scalar sum = bias.size() > 0 ? bias(c) : Scalar(0);
-      for (heed::index i = 0; i < weight.cols(); ++i) sum += weight(c, i) * z(t + i, c);
+      for (heed::size_type i = 0; i < weight.cols(); ++i) sum += weight(c, i) * z(t + i, c);
       out(t, c) = silu ? sum / (1 + std::exp(-sum)) : sum;
     }
   return out;
@@ -27,11 +27,11 @@ heed::rows<Scalar> exact_conv(const heed::rows<Scalar>& past, const heed::rows<S
 TEMPLATE_TEST_CASE("the causal convolution is a sum over past and present", "", float, double, Eigen::bfloat16, Eigen::half) {
   using wide = testing::wider_t<TestType>;
   using accumulator = heed::accumulator_t<TestType>;
-  for (const heed::index length : {0, 1, 2, 3, 20})
-    for (const heed::index taps : {1, 2, 4, 9})
+  for (const heed::size_type length : {0, 1, 2, 3, 20})
+    for (const heed::size_type taps : {1, 2, 4, 9})
       for (const bool everything : {false, true}) {
         CAPTURE(length, taps, everything);
-        const heed::index channels = 5;
+        const heed::size_type channels = 5;
         const heed::rows<TestType> x = random_rows<TestType>(length, channels, 1), weight = random_rows<TestType>(channels, taps, 2),
                                    past = random_rows<TestType>(taps - 1, channels, 3);
         const heed::row_vector<TestType> bias = random_rows<TestType>(everything ? channels : 0, 1, 4);
@@ -58,8 +58,8 @@ TEST_CASE("the causal convolution without a past starts from zeros, and a sequen
   const heed::rows<long double> x = random_rows<long double>(20, 3, 1), weight = random_rows<long double>(3, 4, 2);
   const heed::rows<long double> want = heed::causal_conv(x, weight);
   heed::rows<long double> state = heed::rows<long double>::Zero(3, 3), out(20, 3);
-  heed::index first = 0;
-  for (const heed::index count : {1, 1, 0, 2, 16}) {
+  heed::size_type first = 0;
+  for (const heed::size_type count : {1, 1, 0, 2, 16}) {
     out.middleRows(first, count) = heed::causal_conv(x.middleRows(first, count), weight, {}, heed::carry(state));
     first += count;
   }
@@ -67,7 +67,7 @@ TEST_CASE("the causal convolution without a past starts from zeros, and a sequen
 }
 
 TEST_CASE("batches and channels-first tensors of the causal convolution, on any number of threads") {
-  const heed::index batch = 3, channels = 2, length = 7;
+  const heed::size_type batch = 3, channels = 2, length = 7;
   const heed::rows<float> x = random_rows<float>(batch * channels, length, 1), weight = random_rows<float>(channels, 3, 2);
   for (const int threads : {1, 2}) {
     heed::rows<float> out(batch * channels, length);
@@ -76,7 +76,7 @@ TEST_CASE("batches and channels-first tensors of the causal convolution, on any 
     heed::causal_conv_into(heed::tensor_view<const float>{x.data(), batch, 1, length, channels, channels * length, 0, 1, length},
                            heed::view(weight),
                            heed::tensor_view<float>{out.data(), batch, 1, length, channels, channels * length, 0, 1, length}, options);
-    for (heed::index b = 0; b < batch; ++b) {
+    for (heed::size_type b = 0; b < batch; ++b) {
       const heed::rows<float> one = heed::causal_conv(x.middleRows(b * channels, channels).transpose(), weight);
       CHECK(out.middleRows(b * channels, channels).transpose() == one);
     }
@@ -87,7 +87,7 @@ TEST_CASE("a NaN reaches the outputs that look back at it, and only those") {
   heed::rows<float> x = random_rows<float>(10, 2, 1);
   x(4, 1) = std::numeric_limits<float>::quiet_NaN();
   const heed::rows<float> out = heed::causal_conv(x, random_rows<float>(2, 3, 2));
-  for (heed::index t = 0; t < 10; ++t) {
+  for (heed::size_type t = 0; t < 10; ++t) {
     CHECK(!std::isnan(out(t, 0)));
     CHECK(std::isnan(out(t, 1)) == (t >= 4 && t < 7));
   }

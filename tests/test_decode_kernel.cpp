@@ -14,7 +14,7 @@ namespace {
 
 /// A problem by decode, whatever its shape: what decode is chosen for is another matter.
 const auto decode = [](const auto& problem) {
-  const auto every_sequence = [](heed::index) { return true; };
+  const auto every_sequence = [](heed::size_type) { return true; };
   const heed::detail::decode_plan plan = heed::detail::plan_decode_now(problem, every_sequence);
   heed::workspace memory;
   heed::detail::decode(problem, plan, memory.reserve(plan.bytes), every_sequence);
@@ -37,12 +37,12 @@ template <typename Scalar>
 struct heads_example {
   using accumulator = heed::accumulator_t<Scalar>;
 
-  heed::index batch = 2, num_heads, num_kv_heads, n_q, n_kv, d_k, d_v;
+  heed::size_type batch = 2, num_heads, num_kv_heads, n_q, n_kv, d_k, d_v;
   heed::rows<Scalar> query, key, value;  // each row of a head, one after the other
   heed::attention_options options;
 
-  heads_example(heed::index heads, heed::index kv_heads, heed::index queries, heed::index keys, heed::index key_dim,
-                heed::index value_dim)
+  heads_example(heed::size_type heads, heed::size_type kv_heads, heed::size_type queries, heed::size_type keys, heed::size_type key_dim,
+                heed::size_type value_dim)
       : num_heads(heads),
         num_kv_heads(kv_heads),
         n_q(queries),
@@ -96,8 +96,8 @@ TEMPLATE_TEST_CASE("decode is as exact as the reference", "", float, double, Eig
 
 TEMPLATE_TEST_CASE("decode: groups of heads, short queries and many parts", "", float, double, Eigen::bfloat16) {
   for (const heed::isa target : testing::isas())
-    for (const heed::index group : {1, 2, 3, 4, 7})
-      for (const heed::index n_q : {1, 3}) {
+    for (const heed::size_type group : {1, 2, 3, 4, 7})
+      for (const heed::size_type n_q : {1, 3}) {
         CAPTURE(testing::name_of(target), group, n_q);
         heads_example<TestType> e(2 * group, 2, n_q, 1100, 48, 80);
         e.options.execution.target = target;
@@ -148,11 +148,11 @@ TEMPLATE_TEST_CASE("decode: strides and alignment", "", float, Eigen::half) {
 }
 
 TEST_CASE("decode: functions of the user and dropout") {
-  const auto bend = [](auto score, heed::index, heed::index h, heed::index i, heed::index j) {
+  const auto bend = [](auto score, heed::size_type, heed::size_type h, heed::size_type i, heed::size_type j) {
     using scalar = decltype(score);
     return (i + j) % 7 == 0 ? -std::numeric_limits<scalar>::infinity() : score * scalar(0.5) + scalar(double(h));
   };
-  const auto shows = [](heed::index b, heed::index h, heed::index i, heed::index j) { return (b + h + i + j) % 5 != 0; };
+  const auto shows = [](heed::size_type b, heed::size_type h, heed::size_type i, heed::size_type j) { return (b + h + i + j) % 5 != 0; };
   for (const heed::isa target : testing::isas()) {
     CAPTURE(testing::name_of(target));
     heads_example<float> e(6, 2, 2, 700, 40, 24);
@@ -193,21 +193,21 @@ void check_cache(const Cache& cache, heed::isa target) {
 
 TEMPLATE_TEST_CASE("decode: caches in one piece and in pages", "", float, Eigen::bfloat16, Eigen::half, std::int8_t) {
   const heed::rows<float> key = testing::random_rows<float>(2 * 700, 40, 6), value = testing::random_rows<float>(2 * 700, 24, 7);
-  const auto tokens = [](const heed::rows<float>& rows, heed::index n) { return heed::bhnd(rows.data(), 1, 2, n, rows.cols()); };
+  const auto tokens = [](const heed::rows<float>& rows, heed::size_type n) { return heed::bhnd(rows.data(), 1, 2, n, rows.cols()); };
   for (const heed::isa target : testing::isas()) {
     heed::kv_cache<TestType> whole(2, 2, 40, 24);
     whole.append(0, tokens(key, 700), tokens(value, 700));
     whole.append(1, tokens(key, 130), tokens(value, 130));
     check_cache(whole, target);
-    for (const heed::index page_rows : {16, 100}) {
+    for (const heed::size_type page_rows : {16, 100}) {
       CAPTURE(page_rows);
       heed::paged_kv_cache<TestType> paged(100, page_rows, 2, 40, 24);
-      const heed::index a = paged.add_sequence(), b = paged.add_sequence();
-      for (heed::index part = 0; part < 7; ++part) {  // the pages of the two sequences take turns
+      const heed::size_type a = paged.add_sequence(), b = paged.add_sequence();
+      for (heed::size_type part = 0; part < 7; ++part) {  // the pages of the two sequences take turns
         paged.append(a, tokens(key, 100), tokens(value, 100));
         paged.append(b, tokens(key, 19), tokens(value, 19));
       }
-      const std::vector<heed::index> sequences{b, a};
+      const std::vector<heed::size_type> sequences{b, a};
       check_cache(paged.batch(sequences), target);
     }
   }

@@ -11,14 +11,14 @@ using testing::random_rows;
 namespace {
 
 struct shape {
-  heed::index length, d_k, d_v;
+  heed::size_type length, d_k, d_v;
 };
 const std::vector<shape> shapes = {{0, 3, 2},    {1, 1, 1},  {2, 5, 3},    {7, 8, 9},    {8, 16, 16}, {9, 17, 15},
                                    {47, 16, 33}, {48, 4, 8}, {49, 32, 31}, {64, 64, 64}, {65, 7, 48}, {129, 24, 40}};
 
 template <typename Scalar, typename Check>
 void for_each_gate(const shape& s, const Check& check) {
-  for (const heed::index gate_cols : {heed::index(0), heed::index(1), s.d_k}) {
+  for (const heed::size_type gate_cols : {heed::size_type(0), heed::size_type(1), s.d_k}) {
     CAPTURE(s.length, s.d_k, s.d_v, gate_cols);
     check([=](unsigned seed) { return linear_example<Scalar>(s.length, s.d_k, s.d_v, gate_cols, seed).with_beta(seed); });
   }
@@ -34,7 +34,7 @@ TEMPLATE_TEST_CASE("the delta rule in chunks is as exact as token after token", 
       const testing::linear_error error = testing::recurrent_error(make);
       const auto exact = e.template cast<wide>().exact();
       for (const heed::isa target : testing::isas())
-        for (const heed::index chunk : {0, 1, 3, 8, 16, 50, 64}) {
+        for (const heed::size_type chunk : {0, 1, 3, 8, 16, 50, 64}) {
           CAPTURE(testing::name_of(target), chunk);
           e.options.execution.target = target;
           e.options.chunk = chunk;
@@ -56,8 +56,8 @@ TEST_CASE("the delta rule of a sequence in parts is that of the whole") {
   for_each_gate<double>({100, 16, 24}, [](const auto& make) {
     const linear_example<double> e = make(1);
     testing::linear_result<double> got{heed::rows<double>(100, 24), e.state};
-    heed::index first = 0;
-    for (const heed::index count : {1, 1, 0, 5, 48, 13, 32}) {
+    heed::size_type first = 0;
+    for (const heed::size_type count : {1, 1, 0, 5, 48, 13, 32}) {
       got.out.middleRows(first, count) = e.run(first, count, false, got.state);
       first += count;
     }
@@ -68,9 +68,9 @@ TEST_CASE("the delta rule of a sequence in parts is that of the whole") {
 
 TEST_CASE("the delta rule replaces the last value of a key") {
   // Keys are the unit vectors in turn and beta is 1: the state holds the last value of each key, and a query reads it back.
-  const heed::index d = 4, length = 11;
+  const heed::size_type d = 4, length = 11;
   heed::rows<double> key = heed::rows<double>::Zero(length, d);
-  for (heed::index t = 0; t < length; ++t) key(t, t % d) = 1;
+  for (heed::size_type t = 0; t < length; ++t) key(t, t % d) = 1;
   const heed::rows<double> value = random_rows<double>(length, 3, 1);
   heed::rows<double> state = heed::rows<double>::Zero(d, 3);
   heed::delta_rule_options options;
@@ -78,24 +78,24 @@ TEST_CASE("the delta rule replaces the last value of a key") {
   const heed::rows<double> out =
       heed::delta_rule(key, key, value, heed::row_vector<double>(heed::row_vector<double>::Ones(length)), options, heed::carry(state));
   CHECK(out.isApprox(value, 1e-15));
-  for (heed::index t = length - d; t < length; ++t) CHECK(state.row(t % d).isApprox(value.row(t), 1e-15));
+  for (heed::size_type t = length - d; t < length; ++t) CHECK(state.row(t % d).isApprox(value.row(t), 1e-15));
 }
 
 TEST_CASE("a NaN of the delta rule reaches no earlier token, strong gates leave none") {
-  const heed::index length = 40, at = 21;
+  const heed::size_type length = 40, at = 21;
   linear_example<float> e = linear_example<float>(length, 8, 8, 8, 1).with_beta(1);
   const heed::rows<float> clean = e.run(false).out;
   e.value(at, 3) = std::numeric_limits<float>::quiet_NaN();
   const heed::rows<float> out = e.run(false).out;
   CHECK(out.topRows(at) == clean.topRows(at));
   CHECK(std::isnan(out(at, 3)));
-  for (heed::index c = 0; c < 8; ++c)
+  for (heed::size_type c = 0; c < 8; ++c)
     if (c != 3) CHECK(out.col(c) == clean.col(c));
 
-  for (const heed::index gate_cols : {heed::index(1), heed::index(8)}) {
+  for (const heed::size_type gate_cols : {heed::size_type(1), heed::size_type(8)}) {
     linear_example<float> strong = linear_example<float>(length, 8, 8, gate_cols, 2).with_beta(2);
     strong.log_gate *= 400;
-    for (heed::index t = 0; t < length; t += 7) strong.log_gate.row(t).setConstant(-std::numeric_limits<float>::infinity());
+    for (heed::size_type t = 0; t < length; t += 7) strong.log_gate.row(t).setConstant(-std::numeric_limits<float>::infinity());
     const auto exact = strong.cast<double>().exact();
     testing::check_linear(
         strong.run(false), exact,
@@ -104,15 +104,15 @@ TEST_CASE("a NaN of the delta rule reaches no earlier token, strong gates leave 
 }
 
 TEMPLATE_TEST_CASE("a gate of -infinity forgets the delta rule's state, one of NaN too", "", float, double) {
-  for (const heed::index gate_cols : {heed::index(1), heed::index(8)})
-    for (const heed::index at : {0, 1, 5, 38, 49}) {
+  for (const heed::size_type gate_cols : {heed::size_type(1), heed::size_type(8)})
+    for (const heed::size_type at : {0, 1, 5, 38, 49}) {
       CAPTURE(gate_cols, at);
       testing::check_forgotten(linear_example<TestType>(50, 8, 12, gate_cols, 2).with_beta(2), at, testing::isas());
     }
 }
 
 TEST_CASE("what the delta rule takes away becomes 0 and is nowhere subnormal") {
-  for (const heed::index gate_cols : {heed::index(0), heed::index(1), heed::index(16)})
+  for (const heed::size_type gate_cols : {heed::size_type(0), heed::size_type(1), heed::size_type(16)})
     for (const bool recurrent : {false, true})
       for (const heed::isa target : testing::isas()) {
         CAPTURE(gate_cols, recurrent, testing::name_of(target));
@@ -121,7 +121,7 @@ TEST_CASE("what the delta rule takes away becomes 0 and is nowhere subnormal") {
         e.log_gate.setConstant(-0.1f);
         e.beta.setConstant(0.5f);
         e.value.setZero();
-        for (heed::index t = 0; t < 100; ++t) {  // the unit vectors in turn: each halves its row of the state
+        for (heed::size_type t = 0; t < 100; ++t) {  // the unit vectors in turn: each halves its row of the state
           e.key.row(t).setZero();
           e.key(t, t % 16) = 1;
         }
@@ -136,7 +136,7 @@ TEST_CASE("what the delta rule takes away becomes 0 and is nowhere subnormal") {
 }
 
 TEST_CASE("groups of query heads share the delta rule's state") {
-  const heed::index heads = 4, kv_heads = 2, length = 30, d = 8;
+  const heed::size_type heads = 4, kv_heads = 2, length = 30, d = 8;
   const heed::rows<float> q = random_rows<float>(length, heads * d, 1), k = random_rows<float>(length, kv_heads * d, 2) * 0.3f,
                           v = random_rows<float>(length, kv_heads * d, 3),
                           beta = random_rows<float>(length, kv_heads, 4).cwiseAbs() * 0.5f;
@@ -145,7 +145,7 @@ TEST_CASE("groups of query heads share the delta rule's state") {
   heed::multi_head_delta_rule_into(heed::split_heads(heed::view(q), heads), heed::split_heads(heed::view(k), kv_heads),
                                    heed::split_heads(heed::view(v), kv_heads), heed::split_heads(heed::view(beta), kv_heads),
                                    heed::split_heads(heed::writable_view(out), heads), {}, memory);
-  for (heed::index h = 0; h < heads; ++h) {
+  for (heed::size_type h = 0; h < heads; ++h) {
     const heed::row_vector<float> b = beta.col(h / 2);
     const heed::rows<float> one = heed::delta_rule(q.middleCols(h * d, d), k.middleCols(h / 2 * d, d), v.middleCols(h / 2 * d, d), b);
     CHECK(out.middleCols(h * d, d) == one);

@@ -28,9 +28,9 @@ TEST_CASE("dropout keeps a share of 1 - p of the weights and divides them by it"
   const heed::rows<double> weights = dropped_weights(e, reference, 0, 1);
   for (const double p : {0.1, 0.5, 0.9}) {
     const heed::rows<double> dropped = dropped_weights(e, reference, p, 1);
-    heed::index kept = 0;
-    for (heed::index i = 0; i < 200; ++i)
-      for (heed::index j = 0; j < 300; ++j) {
+    heed::size_type kept = 0;
+    for (heed::size_type i = 0; i < 200; ++i)
+      for (heed::size_type j = 0; j < 300; ++j) {
         if (dropped(i, j) == 0) continue;
         ++kept;
         REQUIRE(dropped(i, j) == Approx(weights(i, j) / (1 - p)).epsilon(1e-12));
@@ -67,15 +67,15 @@ TEST_CASE("what dropout drops depends on the seed, the query and the key, and on
 }
 
 TEST_CASE("every head and batch entry drops for itself") {
-  const heed::index n = 40;
+  const heed::size_type n = 40;
   const heed::rows<double> x = testing::random_rows<double>(n, 4, 1), identity = heed::rows<double>::Identity(n, n);
   auto query = heed::view(x), value = heed::view(identity);
   query.batch = query.heads = value.batch = value.heads = 2;  // strides of 0: the same numbers for all
   heed::rows<double> out(4 * n, n);
   heed::workspace memory;
   heed::multi_head_attention_into(query, query, value, heed::bhnd(out.data(), 2, 2, n, n), {}, {}, memory, heed::dropout(0.5, 3));
-  for (heed::index a = 0; a < 4; ++a)
-    for (heed::index b = 0; b < a; ++b) {
+  for (heed::size_type a = 0; a < 4; ++a)
+    for (heed::size_type b = 0; b < a; ++b) {
       const double differing = double(((out.middleRows(a * n, n).array() != 0) != (out.middleRows(b * n, n).array() != 0)).count());
       CHECK(std::abs(differing - 0.5 * double(n * n)) <= 5 * std::sqrt(double(n * n) * 0.25));
     }

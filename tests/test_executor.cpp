@@ -65,7 +65,7 @@ TEST_CASE("every task runs once, on every kind of executor") {
 }
 
 TEST_CASE("attention gives the same bits on any executor") {
-  const heed::index heads = 3, n = 150, d = 16;
+  const heed::size_type heads = 3, n = 150, d = 16;
   const heed::rows<float> query = testing::random_rows<float>(heads * n, d, 1), key = testing::random_rows<float>(heads * n, d, 2);
   const auto run = [&](int threads, heed::executor* executor) {
     heed::attention_options options;
@@ -73,9 +73,9 @@ TEST_CASE("attention gives the same bits on any executor") {
     options.execution.executor = executor;
     heed::rows<float> out(heads * n, d);
     heed::workspace memory;
-    const auto keys = heed::bhnd(key.data(), heed::index(1), heads, n, d);
-    heed::multi_head_attention_into(heed::bhnd(query.data(), heed::index(1), heads, n, d), keys, keys,
-                                    heed::bhnd(out.data(), heed::index(1), heads, n, d), {}, options, memory);
+    const auto keys = heed::bhnd(key.data(), heed::size_type(1), heads, n, d);
+    heed::multi_head_attention_into(heed::bhnd(query.data(), heed::size_type(1), heads, n, d), keys, keys,
+                                    heed::bhnd(out.data(), heed::size_type(1), heads, n, d), {}, options, memory);
     return out;
   };
   const heed::rows<float> want = run(1, nullptr);
@@ -116,12 +116,12 @@ TEST_CASE("an executor without workers leaves the work to the caller") {
 }
 
 TEST_CASE("a call from within a task of the pool that it is lent does not wait for the pool") {
-  const heed::index n = 150, heads = 6, d = 16;
+  const heed::size_type n = 150, heads = 6, d = 16;
   const heed::rows<float> x = testing::random_rows<float>(heads * n, d, 1);
-  const auto view = heed::bhnd(x.data(), heed::index(1), heads, n, d);
+  const auto view = heed::bhnd(x.data(), heed::size_type(1), heads, n, d);
   heed::workspace memory_of_want;
   heed::rows<float> want(heads * n, d);
-  heed::multi_head_attention_into(view, view, view, heed::bhnd(want.data(), heed::index(1), heads, n, d), {}, {}, memory_of_want);
+  heed::multi_head_attention_into(view, view, view, heed::bhnd(want.data(), heed::size_type(1), heads, n, d), {}, {}, memory_of_want);
   for (const int threads : {1, 2}) {
     Eigen::ThreadPool pool(threads);
     heed::pool_executor<Eigen::ThreadPool> lent(pool);
@@ -134,7 +134,7 @@ TEST_CASE("a call from within a task of the pool that it is lent does not wait f
         heed::attention_options options;
         options.execution.executor = &lent;
         heed::workspace memory;
-        heed::multi_head_attention_into(view, view, view, heed::bhnd(got[std::size_t(c)].data(), heed::index(1), heads, n, d), {}, options,
+        heed::multi_head_attention_into(view, view, view, heed::bhnd(got[std::size_t(c)].data(), heed::size_type(1), heads, n, d), {}, options,
                                         memory);
         ++finished;
       });

@@ -16,9 +16,9 @@ namespace {
 using matrix = heed::rows<float>;
 using labels = std::vector<std::string>;
 
-labels numbered(heed::index count) {
+labels numbered(heed::size_type count) {
   labels result;
-  for (heed::index i = 0; i < count; ++i) result.push_back("t" + std::to_string(i));
+  for (heed::size_type i = 0; i < count; ++i) result.push_back("t" + std::to_string(i));
   return result;
 }
 
@@ -54,7 +54,7 @@ std::vector<unsigned> bytes_of(const std::string& page, const std::string& name)
 
 /// The codes of the first map of a page, row by row, 0 where none is kept: numbers in LEB128, for each row how many it keeps, then the
 /// step to the column and the code of each.
-std::vector<unsigned> codes_of(const std::string& page, heed::index n_q, heed::index n_kv) {
+std::vector<unsigned> codes_of(const std::string& page, heed::size_type n_q, heed::size_type n_kv) {
   const std::vector<unsigned> bytes = bytes_of(page, "data");
   std::size_t at = 0;
   const auto next = [&] {
@@ -66,8 +66,8 @@ std::vector<unsigned> codes_of(const std::string& page, heed::index n_q, heed::i
     }
   };
   std::vector<unsigned> codes(std::size_t(n_q * n_kv));
-  for (heed::index r = 0; r < n_q; ++r) {
-    heed::index column = 0;
+  for (heed::size_type r = 0; r < n_q; ++r) {
+    heed::size_type column = 0;
     for (unsigned left = next(); left > 0; --left) {
       column += next();
       REQUIRE(column < n_kv);
@@ -81,9 +81,9 @@ std::vector<unsigned> codes_of(const std::string& page, heed::index n_q, heed::i
 }  // namespace
 
 TEST_CASE("A page holds every weight to the resolution it promises") {
-  const heed::index n_q = GENERATE(1, 2, 3, 7), n_kv = GENERATE(1, 4, 5);
+  const heed::size_type n_q = GENERATE(1, 2, 3, 7), n_kv = GENERATE(1, 4, 5);
   matrix weights(n_q, n_kv);
-  for (heed::index i = 0; i < weights.size(); ++i) weights.data()[i] = float(1 + (7919 * i) % 101) / 131.0f;
+  for (heed::size_type i = 0; i < weights.size(); ++i) weights.data()[i] = float(1 + (7919 * i) % 101) / 131.0f;
   const double max = double(weights.maxCoeff());
 
   const std::string page = heed::heatmap_html(weights, numbered(n_q), numbered(n_kv));
@@ -157,7 +157,7 @@ TEST_CASE("Rows longer than keep_per_row keep their largest weights and every ce
   const std::string page = heed::heatmap_html(weights, numbered(2), numbered(5), options);
   CHECK(between(page, "\"kept\":", ",") == "2");
   CHECK(codes_of(page, 2, 5) == std::vector<unsigned>{0, 32767, 0, 26214, 0, 0, 0, 65535, 0, 65534});
-  for (const heed::index enough : {heed::index(5), heed::index(0)}) {
+  for (const heed::size_type enough : {heed::size_type(5), heed::size_type(0)}) {
     options.keep_per_row = enough;
     const std::string all = heed::heatmap_html(weights, numbered(2), numbered(5), options);
     CHECK(between(all, "\"kept\":", ",") == "0");
@@ -167,9 +167,9 @@ TEST_CASE("Rows longer than keep_per_row keep their largest weights and every ce
 }
 
 TEST_CASE("What a shortened row leaves out is bounded, block by block, and no bound is wider than a byte makes it") {
-  const heed::index n_q = 130, n_kv = 200, block = 4, across = 50;  // 64 blocks of 4 cells hold 200
+  const heed::size_type n_q = 130, n_kv = 200, block = 4, across = 50;  // 64 blocks of 4 cells hold 200
   matrix weights(n_q, n_kv);
-  for (heed::index i = 0; i < weights.size(); ++i) weights.data()[i] = float((7919 * i * i + 13 * i) % 1009) / 1009.0f;
+  for (heed::size_type i = 0; i < weights.size(); ++i) weights.data()[i] = float((7919 * i * i + 13 * i) % 1009) / 1009.0f;
   heed::heatmap_options options;
   options.keep_per_row = 7;
   const std::string page = heed::heatmap_html(weights, numbered(n_q), numbered(n_kv), options);
@@ -178,9 +178,9 @@ TEST_CASE("What a shortened row leaves out is bounded, block by block, and no bo
   REQUIRE(rest.size() == 33 * 50);
   const double max = double(weights.maxCoeff()), resolution = 0.5 / 65534;
   std::vector<double> largest(rest.size());  // left out, as a share of the map's largest weight
-  for (heed::index r = 0; r < n_q; ++r) {
+  for (heed::size_type r = 0; r < n_q; ++r) {
     double least_kept = 1, most_left = 0;
-    for (heed::index c = 0; c < n_kv; ++c) {
+    for (heed::size_type c = 0; c < n_kv; ++c) {
       const double share = double(weights(r, c)) / max;
       if (codes[std::size_t(r * n_kv + c)] > 0) {
         least_kept = (std::min)(least_kept, share);
@@ -203,9 +203,9 @@ TEST_CASE("A map says how far from the diagonal it has anything") {
   const auto band = [](const matrix& weights) {
     return between(heed::heatmap_html(weights, numbered(weights.rows()), numbered(weights.cols())), "\"band\":[", "]");
   };
-  const matrix causal = matrix::NullaryExpr(4, 6, [](heed::index i, heed::index j) { return j <= i + 2 ? 0.25f : 0.0f; });
+  const matrix causal = matrix::NullaryExpr(4, 6, [](heed::size_type i, heed::size_type j) { return j <= i + 2 ? 0.25f : 0.0f; });
   CHECK(band(causal) == "-3,2");  // the last row looks at the first column; each row at most two columns past its own number
-  const matrix window = matrix::NullaryExpr(9, 9, [](heed::index i, heed::index j) { return j <= i && j >= i - 1 ? 0.5f : 0.0f; });
+  const matrix window = matrix::NullaryExpr(9, 9, [](heed::size_type i, heed::size_type j) { return j <= i && j >= i - 1 ? 0.5f : 0.0f; });
   CHECK(band(window) == "-1,0");
   CHECK(band(matrix::Ones(2, 3)) == "-1,2");
   CHECK(band(matrix::Zero(2, 3)) == "0,-1");
@@ -294,7 +294,7 @@ TEST_CASE("Empty maps and any storage order are drawn") {
   CHECK(heed::heatmap_svg(matrix(0, 0), {}, {}).find("</svg>") != std::string::npos);
   CHECK(heed::heatmap_svg(matrix(2, 0), {"a", "b"}, {}).find("</svg>") != std::string::npos);
 
-  const matrix by_rows = matrix::NullaryExpr(3, 5, [](heed::index i, heed::index j) { return float(i + 2 * j) / 16; });
+  const matrix by_rows = matrix::NullaryExpr(3, 5, [](heed::size_type i, heed::size_type j) { return float(i + 2 * j) / 16; });
   const Eigen::MatrixXd by_cols = by_rows.cast<double>();
   CHECK(heed::heatmap_html(by_rows, numbered(3), numbered(5)) == heed::heatmap_html(by_cols, numbered(3), numbered(5)));
   CHECK(heed::heatmap_html(by_rows.topRows(2) * 1.0f, numbered(2), numbered(5)) ==

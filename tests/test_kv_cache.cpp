@@ -21,7 +21,7 @@ heed::attention_options causal() {
   return options;
 }
 
-const std::vector<std::vector<heed::index>> cuts{{0, 40}, {0, 1, 40}, {0, 39, 40}, {0, 7, 8, 8, 20, 33, 40}};
+const std::vector<std::vector<heed::size_type>> cuts{{0, 40}, {0, 1, 40}, {0, 39, 40}, {0, 7, 8, 8, 20, 33, 40}};
 
 }  // namespace
 
@@ -42,11 +42,11 @@ TEST_CASE("any cut of a prompt into chunks gives what one call gives") {
   const heed::rows<double> whole = in_one_call(0.0);
   const heed::rows<long double> exact = in_one_call(0.0L);
   const auto slopes = heed::alibi_slopes<double>(4);
-  for (const std::vector<heed::index>& cut : cuts) {
+  for (const std::vector<heed::size_type>& cut : cuts) {
     heed::kv_cache<double> cache(1, 2, 8, 6, 4);
     heed::rows<double> reference(40, 24), fused(40, 24);
     for (std::size_t n = 0; n + 1 < cut.size(); ++n) {
-      const heed::index first = cut[n], end = cut[n + 1];
+      const heed::size_type first = cut[n], end = cut[n + 1];
       t.append(cache, 0, first, end);
       reference.middleRows(first, end - first) = testing::reference_from(cache, t, first, end, options, heed::alibi(slopes));
       fused.middleRows(first, end - first) = testing::attention_from(cache, t, first, end, options, heed::alibi(slopes));
@@ -60,13 +60,13 @@ TEST_CASE("any cut of a prompt into chunks gives what one call gives") {
 TEST_CASE("functions and dropout see tokens of the sequence, however it is cut") {
   const tokens<double> t(40, 4, 2, 8, 6, 1);
   heed::attention_options options = causal();
-  const heed::index window = GENERATE(heed::index(-1), heed::index(6));
+  const heed::size_type window = GENERATE(heed::size_type(-1), heed::size_type(6));
   options.window_left = window;
-  const auto bend = [](auto score, heed::index, heed::index h, heed::index i, heed::index j) {
+  const auto bend = [](auto score, heed::size_type, heed::size_type h, heed::size_type i, heed::size_type j) {
     using scalar = decltype(score);
     return (i + 2 * j) % 7 == 0 ? -std::numeric_limits<scalar>::infinity() : score + scalar(0.125) * scalar((3 * i + j + h) % 5);
   };
-  const auto shows = [](heed::index, heed::index h, heed::index i, heed::index j) { return i == j || (3 * i + j + h) % 4 != 0; };
+  const auto shows = [](heed::size_type, heed::size_type h, heed::size_type i, heed::size_type j) { return i == j || (3 * i + j + h) % 4 != 0; };
   const auto in_one_call = [&](auto zero) {
     using Scalar = decltype(zero);
     const tokens<Scalar> same(40, 4, 2, 8, 6, 1);
@@ -78,13 +78,13 @@ TEST_CASE("functions and dropout see tokens of the sequence, however it is cut")
   };
   const heed::rows<double> whole = in_one_call(0.0);
   const heed::rows<long double> exact = in_one_call(0.0L);
-  for (const std::vector<heed::index>& cut : cuts) {
+  for (const std::vector<heed::size_type>& cut : cuts) {
     heed::kv_cache<double> cache(1, 2, 8, 6, 4, window);
     heed::paged_kv_cache<double> pages(12, 4, 2, 8, 6);
-    const std::vector<heed::index> sequence{pages.add_sequence()};
+    const std::vector<heed::size_type> sequence{pages.add_sequence()};
     heed::rows<double> reference(40, 24), fused(40, 24), paged(40, 24);
     for (std::size_t n = 0; n + 1 < cut.size(); ++n) {
-      const heed::index first = cut[n], count = cut[n + 1] - first;
+      const heed::size_type first = cut[n], count = cut[n + 1] - first;
       const auto run = [&](const auto& attend, const auto& from) {
         return attend(from, t, first, first + count, options, heed::score_function(bend), heed::mask_function(shows),
                       heed::dropout(0.3, 5));
@@ -124,15 +124,15 @@ TEST_CASE("a cache that has been truncated is as if it had never seen the rest")
 }
 
 TEMPLATE_TEST_CASE("a rolling cache gives what the whole one gives under its window, and does not grow", "", double, std::int8_t) {
-  constexpr heed::index window = 7, n = 200;
+  constexpr heed::size_type window = 7, n = 200;
   const tokens<double> t(n, 2, 1, 8, 8, 3);
   heed::attention_options options = causal();
   options.window_left = window;
-  const heed::index step = GENERATE(heed::index(1), heed::index(3), heed::index(20));
+  const heed::size_type step = GENERATE(heed::size_type(1), heed::size_type(3), heed::size_type(20));
   heed::kv_cache<TestType> whole(1, 1, 8, 8), rolling(1, 1, 8, 8, 2 * window + step, window);
-  const heed::index reserved = rolling.bytes();
-  for (heed::index first = 0; first < n; first += step) {
-    const heed::index end = (std::min)(first + step, n);
+  const heed::size_type reserved = rolling.bytes();
+  for (heed::size_type first = 0; first < n; first += step) {
+    const heed::size_type end = (std::min)(first + step, n);
     t.append(whole, 0, first, end);
     t.append(rolling, 0, first, end);
     REQUIRE(rolling.position(0) == end);
@@ -143,12 +143,12 @@ TEMPLATE_TEST_CASE("a rolling cache gives what the whole one gives under its win
 }
 
 TEST_CASE("a rolling cache can be cut back as far as its history reaches, and no further") {
-  constexpr heed::index window = 5;
+  constexpr heed::size_type window = 5;
   const tokens<double> t(30, 2, 1, 8, 8, 9);
   heed::attention_options options = causal();
   options.window_left = window;
   heed::kv_cache<double> whole(1, 1, 8, 8), rolling(1, 1, 8, 8, 4, window);
-  for (heed::index first = 0; first < 18; first += 3) {
+  for (heed::size_type first = 0; first < 18; first += 3) {
     t.append(whole, 0, first, first + 3);
     t.append(rolling, 0, first, first + 3);
   }
@@ -183,14 +183,14 @@ TEST_CASE("a rolling cache can be cut back as far as its history reaches, and no
 
 TEST_CASE("sequences of different lengths do not know of each other") {
   const tokens<double> t(20, 2, 2, 8, 8, 4);
-  const heed::index lengths[] = {0, 1, 20, 13};
+  const heed::size_type lengths[] = {0, 1, 20, 13};
   heed::kv_cache<double> together(4, 2, 8, 8, 1);
-  for (heed::index b = 0; b < 4; ++b) t.append(together, b, 0, lengths[b]);
+  for (heed::size_type b = 0; b < 4; ++b) t.append(together, b, 0, lengths[b]);
   auto query = t.query_view(0, 3);
   query.batch = 4, query.batch_stride = 0;  // the same queries for all
   heed::rows<double> out(4 * 3, 16);
   heed::reference_cached_attention_into(query, together, heed::bnhd(out.data(), 4, 3, 2, 8), {}, causal());
-  for (heed::index b = 0; b < 4; ++b) {
+  for (heed::size_type b = 0; b < 4; ++b) {
     heed::kv_cache<double> alone(1, 2, 8, 8);
     t.append(alone, 0, 0, lengths[b]);
     CHECK(out.middleRows(3 * b, 3) == testing::reference_from(alone, t, 0, 3, causal()));
@@ -202,13 +202,13 @@ TEST_CASE("an int8 row is wrong by at most half of its step") {
   heed::kv_cache<std::int8_t> cache(1, 2, 24, 8);
   t.append(cache, 0, 0, 30);
   const auto check = [](const auto& stored, const heed::tensor_view<const float>& exact) {
-    for (heed::index h = 0; h < 2; ++h) {
+    for (heed::size_type h = 0; h < 2; ++h) {
       const auto rows = stored.head(0, h, 0, 30);
-      for (heed::index j = 0; j < 30; ++j) {
+      for (heed::size_type j = 0; j < 30; ++j) {
         float largest = 0;
-        for (heed::index c = 0; c < exact.cols; ++c) largest = (std::max)(largest, std::abs(exact(0, h, j, c)));
+        for (heed::size_type c = 0; c < exact.cols; ++c) largest = (std::max)(largest, std::abs(exact(0, h, j, c)));
         const double half_step = double(largest) / 127 / 2;
-        for (heed::index c = 0; c < exact.cols; ++c)  // and the roundings of the scale and its inverse
+        for (heed::size_type c = 0; c < exact.cols; ++c)  // and the roundings of the scale and its inverse
           CHECK(std::abs(rows.template at<double>(j, c) - double(exact(0, h, j, c))) <= half_step * (1 + 1e-4));
       }
     }
@@ -222,7 +222,7 @@ TEST_CASE("an int8 row of zeros stays zero") {
   t.key.setZero();
   heed::kv_cache<std::int8_t> cache(1, 1, 4, 4);
   t.append(cache, 0, 0, 1);
-  for (heed::index c = 0; c < 4; ++c) CHECK(cache.keys().head(0, 0, 0, 1).at<float>(0, c) == 0);
+  for (heed::size_type c = 0; c < 4; ++c) CHECK(cache.keys().head(0, 0, 0, 1).at<float>(0, c) == 0);
 }
 
 TEST_CASE("an int8 row with an infinity or NaN is NaN throughout") {
@@ -232,7 +232,7 @@ TEST_CASE("an int8 row with an infinity or NaN is NaN throughout") {
     heed::kv_cache<std::int8_t> cache(1, 1, 4, 4);
     t.append(cache, 0, 0, 2);
     const auto rows = cache.keys().head(0, 0, 0, 2);
-    for (heed::index c = 0; c < 4; ++c) {
+    for (heed::size_type c = 0; c < 4; ++c) {
       CHECK(std::isnan(rows.at<float>(0, c)));
       CHECK(std::isfinite(rows.at<float>(1, c)));
     }
@@ -277,9 +277,9 @@ TEST_CASE("a cache refuses what does not fit, and holds what it held") {
   options.window_left = 6;
   testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options); }, {"window_left 6", "5"});
   options.window_left = 5;
-  const std::vector<heed::index> lengths{2};
+  const std::vector<heed::size_type> lengths{2};
   testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options, heed::key_lengths(lengths)); }, {"key_lengths"});
-  const auto shows = [](heed::index, heed::index, heed::index, heed::index) { return true; };
+  const auto shows = [](heed::size_type, heed::size_type, heed::size_type, heed::size_type) { return true; };
   const auto blocks = heed::block_mask::of(shows, 1, 1, 3, 3);
   testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options, heed::mask_function(shows, blocks)); },
                          {"cached_attention_into", "blocks and mask_function apart"});
@@ -287,7 +287,7 @@ TEST_CASE("a cache refuses what does not fit, and holds what it held") {
 
 TEST_CASE("a cache answers for its own sequences only, and reserves no room below 0") {
   heed::kv_cache<float> cache(2, 1, 4, 4, 8);
-  for (const heed::index b : {heed::index(-1), heed::index(2)}) {
+  for (const heed::size_type b : {heed::size_type(-1), heed::size_type(2)}) {
     testing::check_refused([&] { cache.length(b); }, {"heed::kv_cache::length", std::to_string(b), "2"});
     testing::check_refused([&] { cache.position(b); }, {"heed::kv_cache::position", std::to_string(b), "2"});
   }
@@ -298,7 +298,7 @@ TEST_CASE("a cache answers for its own sequences only, and reserves no room belo
 }
 
 TEST_CASE("sizes whose product no index can hold are refused, with the sizes") {
-  constexpr heed::index most = (std::numeric_limits<heed::index>::max)();
+  constexpr heed::size_type most = (std::numeric_limits<heed::size_type>::max)();
   const std::string huge = std::to_string(most);
   testing::check_refused([] { heed::kv_cache<float>(most, 2, 4, 4); }, {"heed::kv_cache:", huge});
   testing::check_refused([] { heed::kv_cache<float>(1, 2, 4, 4, most); }, {"heed::kv_cache:", huge});
@@ -333,7 +333,7 @@ TEST_CASE("int8 rows of any magnitude that floats have read back within half a s
     const float scale = keys.scales(0, 0, 0, 0);
     const double allowed = double(scale) * (0.5 + 3 * 128 * 6e-8);
     CHECK(double(scale) <= (double(magnitude) / 127 + double(tiny)) * (1 + 6e-8));
-    for (heed::index c = 0; c < 5; ++c) {
+    for (heed::size_type c = 0; c < 5; ++c) {
       const float read = scale * float(keys.elements(0, 0, 0, c));
       CHECK(std::abs(double(read) - double(row[c])) <= allowed);
     }
@@ -341,14 +341,14 @@ TEST_CASE("int8 rows of any magnitude that floats have read back within half a s
 }
 
 TEST_CASE("a rolling cache whose capacity is just past its window does not move the window at each token") {
-  constexpr heed::index window = 32;
+  constexpr heed::size_type window = 32;
   heed::kv_cache<double> cache(1, 1, 1, 1, window + 1, window);
-  heed::index moves = 0, first = 0;
-  for (heed::index t = 0; t < 20 * window; ++t) {
+  heed::size_type moves = 0, first = 0;
+  for (heed::size_type t = 0; t < 20 * window; ++t) {
     const double token = double(t);
     const heed::tensor_view<const double> view = heed::bhnd(&token, 1, 1, 1, 1);
     cache.append(view, view);
-    const heed::index now = cache.keys().first_rows[0];
+    const heed::size_type now = cache.keys().first_rows[0];
     moves += t > window && now <= first;  // each token drops one by then
     first = now;
     CHECK(cache.keys().elements(0, 0, now + cache.length(0) - 1, 0) == token);

@@ -11,8 +11,8 @@ struct latent_example {
   heed::rows<Scalar> query, latent;
   heed::latent_weights<Scalar> w;
 
-  latent_example(heed::index n_q, heed::index n_kv, heed::index heads, heed::index d_c, heed::index d_nope, heed::index rope_dim,
-                 heed::index d_v)
+  latent_example(heed::size_type n_q, heed::size_type n_kv, heed::size_type heads, heed::size_type d_c, heed::size_type d_nope, heed::size_type rope_dim,
+                 heed::size_type d_v)
       : query(testing::random_rows<Scalar>(n_q, heads * (d_nope + rope_dim), 1)),
         latent(testing::random_rows<Scalar>(n_kv, d_c + rope_dim, 2)) {
     w.w_uk = testing::random_rows<Scalar>(heads * d_nope, d_c, 3) / Scalar(std::sqrt(double(d_c)));
@@ -33,9 +33,9 @@ struct latent_example {
   }
   /// As the formula reads, with keys and values of every head made.
   heed::rows<Scalar> direct(const heed::attention_options& given) const {
-    const heed::index d_c = w.d_c(), d_nope = w.d_nope(), width = d_nope + w.rope_dim, d_v = w.d_v();
+    const heed::size_type d_c = w.d_c(), d_nope = w.d_nope(), width = d_nope + w.rope_dim, d_v = w.d_v();
     heed::rows<Scalar> out(query.rows(), w.num_heads * d_v);
-    for (heed::index h = 0; h < w.num_heads; ++h) {
+    for (heed::size_type h = 0; h < w.num_heads; ++h) {
       heed::rows<Scalar> key(latent.rows(), width);
       key << latent.leftCols(d_c) * w.w_uk.middleRows(h * d_nope, d_nope).transpose(), latent.rightCols(w.rope_dim);
       const heed::rows<Scalar> value = latent.leftCols(d_c) * w.w_uv.middleRows(h * d_v, d_v).transpose();
@@ -48,7 +48,7 @@ struct latent_example {
 }  // namespace
 
 TEMPLATE_TEST_CASE("the absorbed and the expanded form are the formula, to rounding", "", float, double) {
-  const heed::index n_q = GENERATE(heed::index(1), heed::index(20));
+  const heed::size_type n_q = GENERATE(heed::size_type(1), heed::size_type(20));
   const latent_example<TestType> e(n_q, 50, 4, 24, 16, 8, 12);
   heed::attention_options options;
   SECTION("plain") {}
@@ -64,9 +64,9 @@ TEMPLATE_TEST_CASE("the absorbed and the expanded form are the formula, to round
 
 TEMPLATE_TEST_CASE("latent attention sums 16-bit numbers up in float", "", Eigen::bfloat16, Eigen::half) {
   // Sums of ones: where they are added one by one, bfloat16 ends at 256 and half at 2048.
-  const heed::index d = 2560;
+  const heed::size_type d = 2560;
   latent_example<TestType> e(8, 3, 1, 1, 1, 0, 1);
-  const auto ones = [](heed::index n, heed::index cols) { return heed::rows<TestType>::Constant(n, cols, TestType(1)).eval(); };
+  const auto ones = [](heed::size_type n, heed::size_type cols) { return heed::rows<TestType>::Constant(n, cols, TestType(1)).eval(); };
   e.query = ones(8, d), e.latent = ones(3, d), e.w.w_uk = ones(d, d), e.w.w_uv = ones(d, d);
   CHECK((heed::latent_attention(e.query, e.latent, e.w).array() == TestType(d)).all());
   CHECK((heed::expanded_latent_attention(e.query, e.latent, e.w).array() == TestType(d)).all());

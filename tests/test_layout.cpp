@@ -17,7 +17,7 @@
 
 namespace {
 
-using Index = heed::index;
+using Index = heed::size_type;
 
 /// The same numbers in two layouts: the rows of a head one after the other, and `apart` elements from each other.
 template <typename Scalar>

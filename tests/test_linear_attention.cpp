@@ -12,7 +12,7 @@ using testing::random_rows;
 namespace {
 
 struct shape {
-  heed::index length, d_k, d_v;
+  heed::size_type length, d_k, d_v;
 };
 
 /// Lengths around the chunks and the tile, head dims around the lanes.
@@ -22,7 +22,7 @@ const std::vector<shape> shapes = {{0, 3, 2},    {1, 1, 1},  {2, 5, 3},    {7, 8
 /// Everything that linear attention can be: 3 gates x bonus or not x normaliser or not.
 template <typename Scalar, typename Check>
 void for_each_form(const shape& s, const Check& check) {
-  for (const heed::index gate_cols : {heed::index(0), heed::index(1), s.d_k})
+  for (const heed::size_type gate_cols : {heed::size_type(0), heed::size_type(1), s.d_k})
     for (const bool bonus : {false, true})
       for (const bool normalise : {false, true}) {
         CAPTURE(s.length, s.d_k, s.d_v, gate_cols, bonus, normalise);
@@ -45,7 +45,7 @@ TEMPLATE_TEST_CASE("linear attention in chunks is as exact as token after token"
       const testing::linear_error error = testing::recurrent_error(make);
       const auto exact = e.template cast<wide>().exact();
       for (const heed::isa target : testing::isas())
-        for (const heed::index chunk : {0, 1, 3, 8, 16, 50, 64}) {
+        for (const heed::size_type chunk : {0, 1, 3, 8, 16, 50, 64}) {
           CAPTURE(testing::name_of(target), chunk);
           e.options.execution.target = target;
           e.options.chunk = chunk;
@@ -69,8 +69,8 @@ TEST_CASE("linear attention of a sequence in parts is that of the whole") {
     const auto exact = e.template cast<long double>().exact();
     const testing::linear_error error = testing::recurrent_error(make);
     testing::linear_result<double> got{heed::rows<double>(100, 24), e.state};
-    heed::index first = 0;
-    for (const heed::index count : {1, 1, 0, 5, 48, 13, 32}) {
+    heed::size_type first = 0;
+    for (const heed::size_type count : {1, 1, 0, 5, 48, 13, 32}) {
       got.out.middleRows(first, count) = e.run(first, count, false, got.state);
       first += count;
     }
@@ -90,9 +90,9 @@ TEST_CASE("linear attention without gates is causal attention without the softma
 
 TEST_CASE("retention decays by gamma from token to token") {
   const heed::row_vector<double> gates = heed::retention_log_gates<double>(3);
-  for (heed::index h = 0; h < 3; ++h) CHECK(std::exp(gates(h)) == Approx(1 - std::pow(2.0, -5.0 - double(h))).epsilon(1e-15));
+  for (heed::size_type h = 0; h < 3; ++h) CHECK(std::exp(gates(h)) == Approx(1 - std::pow(2.0, -5.0 - double(h))).epsilon(1e-15));
 
-  const heed::index length = 20, d = 4;
+  const heed::size_type length = 20, d = 4;
   const heed::rows<double> q = random_rows<double>(length, 3 * d, 1), k = random_rows<double>(length, 3 * d, 2),
                            v = random_rows<double>(length, 3 * d, 3);
   heed::rows<double> out(length, 3 * d);
@@ -100,10 +100,10 @@ TEST_CASE("retention decays by gamma from token to token") {
   heed::multi_head_linear_attention_into(heed::split_heads(heed::view(q), 3), heed::split_heads(heed::view(k), 3),
                                          heed::split_heads(heed::view(v), 3), heed::split_heads(heed::writable_view(out), 3), {},
                                          memory, heed::log_gate_per_head(gates));
-  for (heed::index h = 0; h < 3; ++h) {
+  for (heed::size_type h = 0; h < 3; ++h) {
     Eigen::MatrixXd weights = q.middleCols(h * d, d) * k.middleCols(h * d, d).transpose() / 2;
-    for (heed::index i = 0; i < length; ++i)
-      for (heed::index j = 0; j < length; ++j)
+    for (heed::size_type i = 0; i < length; ++i)
+      for (heed::size_type j = 0; j < length; ++j)
         weights(i, j) *= j > i ? 0 : std::pow(1 - std::pow(2.0, -5.0 - double(h)), double(i - j));
     CHECK(out.middleCols(h * d, d).isApprox(weights * v.middleCols(h * d, d), 1e-13));
   }
@@ -111,13 +111,13 @@ TEST_CASE("retention decays by gamma from token to token") {
 
 TEST_CASE("strong gates neither overflow nor leave NaN") {
   const float strength = GENERATE(20.0f, 100.0f, 400.0f);  // of -3, -15 and -60
-  for (const heed::index gate_cols : {heed::index(1), heed::index(16)})
+  for (const heed::size_type gate_cols : {heed::size_type(1), heed::size_type(16)})
     for (const bool bonus : {false, true}) {
       linear_example<float> e(100, 16, 8, gate_cols, 3);
       if (bonus) e.with_bonus(3);
       e.log_gate *= strength;
-      for (heed::index t = 0; t < 100; t += 7) e.log_gate.row(t).setConstant(-std::numeric_limits<float>::infinity());
-      for (heed::index t = 3; t < 100; t += 7) e.log_gate.row(t).setZero();
+      for (heed::size_type t = 0; t < 100; t += 7) e.log_gate.row(t).setConstant(-std::numeric_limits<float>::infinity());
+      for (heed::size_type t = 3; t < 100; t += 7) e.log_gate.row(t).setZero();
       const auto exact = e.cast<double>().exact();
       REQUIRE(exact.out.allFinite());
       for (const heed::isa target : testing::isas()) {
@@ -130,11 +130,11 @@ TEST_CASE("strong gates neither overflow nor leave NaN") {
 }
 
 TEMPLATE_TEST_CASE("a gate of -infinity forgets a state that is NaN, and keys and values too", "", float, double) {
-  for (const heed::index d_k : {heed::index(8), heed::index(17)})
-    for (const heed::index gate_cols : {heed::index(1), d_k})
+  for (const heed::size_type d_k : {heed::size_type(8), heed::size_type(17)})
+    for (const heed::size_type gate_cols : {heed::size_type(1), d_k})
       for (const bool bonus : {false, true})
         for (const bool normalise : {false, true})
-          for (const heed::index at : {0, 1, 5, 38, 49}) {
+          for (const heed::size_type at : {0, 1, 5, 38, 49}) {
             CAPTURE(d_k, gate_cols, bonus, normalise, at);
             linear_example<TestType> e(50, d_k, 12, gate_cols, 2);
             if (bonus) e.with_bonus(2);
@@ -144,16 +144,16 @@ TEMPLATE_TEST_CASE("a gate of -infinity forgets a state that is NaN, and keys an
 }
 
 TEST_CASE("a gate of -infinity for one key dimension forgets that dimension alone") {
-  const heed::index d_k = 8, dim = 3;
+  const heed::size_type d_k = 8, dim = 3;
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const bool bonus : {false, true})
-    for (const heed::index at : {1, 5, 20}) {
+    for (const heed::size_type at : {1, 5, 20}) {
       linear_example<float> e(40, d_k, 12, d_k, 2);
       if (bonus) e.with_bonus(2);
       e.log_gate(at, dim) = -std::numeric_limits<float>::infinity();
       e.state.row(dim).setZero();
       e.key.col(dim).head(at).setZero();
-      const heed::index rows = 40 - at - 1;
+      const heed::size_type rows = 40 - at - 1;
       const auto exact = e.cast<double>().exact();
       const auto same = e.run(true);
       e.state.row(dim).setConstant(nan);
@@ -165,7 +165,7 @@ TEST_CASE("a gate of -infinity for one key dimension forgets that dimension alon
       };
       check(e.run(true));
       for (const heed::isa target : testing::isas())
-        for (const heed::index chunk : {0, 3, 16}) {
+        for (const heed::size_type chunk : {0, 3, 16}) {
           CAPTURE(bonus, at, testing::name_of(target), chunk);
           e.options.execution.target = target;
           e.options.chunk = chunk;
@@ -176,11 +176,11 @@ TEST_CASE("a gate of -infinity for one key dimension forgets that dimension alon
 
 TEST_CASE("a gate that is NaN is refused nowhere, and a positive one beside it everywhere") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (const heed::index cols : {heed::index(1), heed::index(5), heed::index(20)}) {
+  for (const heed::size_type cols : {heed::size_type(1), heed::size_type(5), heed::size_type(20)}) {
     const linear_example<float> e(12, cols == 1 ? 6 : cols, 3, cols, 1);
     const auto exact = e.cast<double>().exact();
     const long double error = testing::max_error(e.run(true).out, exact.out);
-    for (heed::index c = 0; c < cols; ++c) {
+    for (heed::size_type c = 0; c < cols; ++c) {
       CAPTURE(cols, c);
       linear_example<float> with = e;
       with.log_gate(4, c) = nan;
@@ -189,7 +189,7 @@ TEST_CASE("a gate that is NaN is refused nowhere, and a positive one beside it e
         testing::check_error(out.topRows(4), exact.out.topRows(4), error);
         CHECK((out.bottomRows(8).array() != out.bottomRows(8).array()).all());
       }
-      for (heed::index positive = 0; positive < cols; ++positive) {
+      for (heed::size_type positive = 0; positive < cols; ++positive) {
         if (positive == c) continue;
         linear_example<float> wrong = with;
         wrong.log_gate(4, positive) = 0.5f;
@@ -200,7 +200,7 @@ TEST_CASE("a gate that is NaN is refused nowhere, and a positive one beside it e
 }
 
 TEMPLATE_TEST_CASE("a state that fades becomes 0 and is nowhere subnormal", "", float, double) {
-  for (const heed::index gate_cols : {heed::index(1), heed::index(16)})
+  for (const heed::size_type gate_cols : {heed::size_type(1), heed::size_type(16)})
     for (const bool recurrent : {false, true})
       for (const heed::isa target : testing::isas()) {
         if (recurrent && target != testing::isas().front()) continue;
@@ -216,7 +216,7 @@ TEMPLATE_TEST_CASE("a state that fades becomes 0 and is nowhere subnormal", "", 
           if (part == 1) CHECK((state.array() != 0).any());
         }
         CHECK((state.array() == 0).all());
-        for (heed::index n = 100; n > 0; n -= 9) {  // some of them, then all
+        for (heed::size_type n = 100; n > 0; n -= 9) {  // some of them, then all
           state = e.state * std::numeric_limits<TestType>::min();
           e.run(0, n, recurrent, state);
           testing::check_settled(state);
@@ -226,7 +226,7 @@ TEMPLATE_TEST_CASE("a state that fades becomes 0 and is nowhere subnormal", "", 
 
 TEST_CASE("a NaN reaches later tokens of its own head only") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  const heed::index length = 40, d = 8, at = 21;
+  const heed::size_type length = 40, d = 8, at = 21;
   const heed::rows<float> q = random_rows<float>(length, 2 * d, 1), k = random_rows<float>(length, 2 * d, 2);
   heed::rows<float> v = random_rows<float>(length, 2 * d, 3), clean(length, 2 * d), out(length, 2 * d);
   const auto run = [&](heed::rows<float>& to) {
@@ -238,8 +238,8 @@ TEST_CASE("a NaN reaches later tokens of its own head only") {
   run(clean);
   v(at, 3) = nan;
   run(out);
-  for (heed::index t = 0; t < length; ++t)
-    for (heed::index c = 0; c < 2 * d; ++c) {
+  for (heed::size_type t = 0; t < length; ++t)
+    for (heed::size_type c = 0; c < 2 * d; ++c) {
       CAPTURE(t, c);
       if (c == 3 && t >= at) {
         CHECK(std::isnan(out(t, c)));
@@ -250,7 +250,7 @@ TEST_CASE("a NaN reaches later tokens of its own head only") {
 }
 
 TEST_CASE("groups of query heads, batches and strides are the same head by head, on any number of threads") {
-  const heed::index batch = 2, heads = 6, kv_heads = 2, length = 50, d_k = 8, d_v = 12;
+  const heed::size_type batch = 2, heads = 6, kv_heads = 2, length = 50, d_k = 8, d_v = 12;
   const heed::rows<float> q = random_rows<float>(batch * length, heads * d_k, 1),
                           k = random_rows<float>(batch * length, kv_heads * d_k, 2),
                           v = random_rows<float>(batch * length, kv_heads * d_v, 3),
@@ -272,14 +272,14 @@ TEST_CASE("groups of query heads, batches and strides are the same head by head,
     if (threads == 1) {
       first_out = out;
       first_state = state;
-      for (heed::index b = 0; b < batch; ++b)
-        for (heed::index h = 0; h < heads; ++h) {
-          const heed::index h_kv = h / 3;
+      for (heed::size_type b = 0; b < batch; ++b)
+        for (heed::size_type h = 0; h < heads; ++h) {
+          const heed::size_type h_kv = h / 3;
           const heed::rows<float> one = heed::linear_attention(
               q.block(b * length, h * d_k, length, d_k), k.block(b * length, h_kv * d_k, length, d_k),
               v.block(b * length, h_kv * d_v, length, d_v), {}, heed::log_gate(g.block(b * length, h_kv * d_k, length, d_k)));
-          for (heed::index t = 0; t < length; ++t)
-            for (heed::index c = 0; c < d_v; ++c) REQUIRE(out_view(b, h, t, c) == one(t, c));
+          for (heed::size_type t = 0; t < length; ++t)
+            for (heed::size_type c = 0; c < d_v; ++c) REQUIRE(out_view(b, h, t, c) == one(t, c));
         }
     }
     CHECK(out == first_out);
@@ -367,7 +367,7 @@ TEST_CASE("linear attention and the delta rule refuse sizes whose scratch no ind
   const float number = 1;
   float out = -7;
   heed::workspace memory;
-  const auto both_refuse = [&](heed::index tokens, heed::index d_k, heed::index d_v, const std::string& scratch) {
+  const auto both_refuse = [&](heed::size_type tokens, heed::size_type d_k, heed::size_type d_v, const std::string& scratch) {
     const heed::tensor_view<const float> q{&number, 1, 1, tokens, d_k, 0, 0, 0, 0}, v{&number, 1, 1, tokens, d_v, 0, 0, 0, 0},
         beta{&number, 1, 1, 1, 1, 0, 0, 0, 0};
     const heed::tensor_view<float> to{&out, 1, 1, tokens, d_v, 0, 0, 0, 0};
@@ -377,11 +377,11 @@ TEST_CASE("linear attention and the delta rule refuse sizes whose scratch no ind
                            {"heed::multi_head_delta_rule_into: scratch for " + scratch});
   };
   for (const int shift : {62, 61, 57, 50}) {
-    const heed::index d = heed::index{1} << shift;
+    const heed::size_type d = heed::size_type{1} << shift;
     both_refuse(1, d, 1, "query's head_dim, in bytes: " + std::to_string(d));
     both_refuse(0, 1, d, "value's head_dim, in bytes: " + std::to_string(d));
   }
-  const heed::index d = heed::index{1} << 30;
+  const heed::size_type d = heed::size_type{1} << 30;
   both_refuse(0, d, d, "states, in bytes: " + std::to_string(d));
   CHECK(out == -7);
   CHECK(memory.capacity() == 0);
@@ -396,7 +396,7 @@ TEST_CASE("a workspace that has grown is enough for the next call") {
                                            memory, heed::log_gate(e.log_gate));
   };
   run();
-  const heed::index grown = memory.capacity();
+  const heed::size_type grown = memory.capacity();
   run();
   CHECK(memory.capacity() == grown);
 }

@@ -31,7 +31,7 @@ TEST_CASE("attention of bfloat16 is wrong by its roundings and no more") {
 // d_k and d_v that are odd, rows that are columns of something else: what a kernel of pairs has to copy first.
 TEST_CASE("attention of bfloat16 with rows that are not side by side") {
   using transposed = Eigen::Matrix<Eigen::bfloat16, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
-  for (const heed::index d : {16, 33}) {
+  for (const heed::size_type d : {16, 33}) {
     const testing::example<Eigen::bfloat16> e(50, 131, d, d + 2, 3);
     const transposed query = e.query, key = e.key, value = e.value;
     for (const heed::isa target : testing::isas()) {

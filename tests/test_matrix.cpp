@@ -18,7 +18,7 @@ using heed::tensor_view;
 
 namespace {
 
-constexpr heed::index batch = 2, heads = 4;
+constexpr heed::size_type batch = 2, heads = 4;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 enum class feature : unsigned {
@@ -92,9 +92,9 @@ struct combination {
            !both(feature::keep, feature::keep_keys) && !both(feature::bias, feature::bias_infinite) &&
            !both(feature::blocks, feature::mask_function_in_blocks) && !both(feature::mask_function, feature::mask_function_in_blocks);
   }
-  heed::index kv_heads() const { return has(feature::grouped_heads) ? heads / 2 : heads; }
-  heed::index d_k() const { return 20; }
-  heed::index d_v() const { return has(feature::value_dim) ? 9 : 20; }
+  heed::size_type kv_heads() const { return has(feature::grouped_heads) ? heads / 2 : heads; }
+  heed::size_type d_k() const { return 20; }
+  heed::size_type d_v() const { return has(feature::value_dim) ? 9 : 20; }
 };
 
 /// Each feature alone (that is, with plain), or every two of them.
@@ -109,18 +109,18 @@ void for_each_combination(combined how, const Visit& visit) {
 }
 
 struct sizes {
-  heed::index n_q, n_kv;
+  heed::size_type n_q, n_kv;
 };
 /// A prompt; more queries than keys; two chunks of a longer prompt; one token; two tokens after a long text.
 constexpr sizes all_sizes[] = {{50, 140}, {60, 37}, {29, 119}, {21, 140}, {1, 140}, {2, 600}};
 
 /// Hides a block here, shows another, and cuts a third.
-const auto shown = [](heed::index b, heed::index h, heed::index i, heed::index j) {
-  const heed::index block = (i / 16 + j / 32 + h + b) % 3;
+const auto shown = [](heed::size_type b, heed::size_type h, heed::size_type i, heed::size_type j) {
+  const heed::size_type block = (i / 16 + j / 32 + h + b) % 3;
   return block == 1 || (block == 2 && (i + 2 * j) % 3 != 0);
 };
 /// Another score: exact in every type, and -infinity for some.
-const auto changed_score = [](auto score, heed::index b, heed::index h, heed::index i, heed::index j) {
+const auto changed_score = [](auto score, heed::size_type b, heed::size_type h, heed::size_type i, heed::size_type j) {
   using Acc = decltype(score);
   return (i + 3 * j + h) % 17 == 5 ? Acc(-infinity) : Acc(score + Acc(0.125) * Acc((5 * i + 3 * j + 2 * h + b) % 11));
 };
@@ -149,7 +149,7 @@ struct setup {
   testing::mask keep;
   heed::rows<std::uint8_t> bits;
   heed::block_mask blocks;
-  std::vector<heed::index> lengths;
+  std::vector<heed::size_type> lengths;
 
   setup(const combination& c, const sizes& s)
       : features(c), shape(s), blocks(batch, 1, s.n_q, s.n_kv, 16, 32), lengths{s.n_kv, s.n_kv} {
@@ -181,13 +181,13 @@ struct setup {
     if (c.has(feature::keep_bits)) {
       std::mt19937 engine(26);
       bits.resize(heads * s.n_q, (s.n_kv + 7) / 8);
-      for (heed::index n = 0; n < bits.size(); ++n) bits.data()[n] = static_cast<std::uint8_t>(engine() >> 24);
+      for (heed::size_type n = 0; n < bits.size(); ++n) bits.data()[n] = static_cast<std::uint8_t>(engine() >> 24);
     }
     if (c.has(feature::key_lengths)) lengths[1] = s.n_kv * 2 / 3;
     if (c.has(feature::blocks))
-      for (heed::index b = 0; b < batch; ++b)
-        for (heed::index q = 0; q < blocks.q_blocks(); ++q)
-          for (heed::index kv = 0; kv < blocks.kv_blocks(); ++kv)
+      for (heed::size_type b = 0; b < batch; ++b)
+        for (heed::size_type q = 0; q < blocks.q_blocks(); ++q)
+          for (heed::size_type kv = 0; kv < blocks.kv_blocks(); ++kv)
             if ((b + 2 * q + kv) % 3 != 0) blocks.show(b, 0, q, kv);
     if (c.has(feature::mask_function_in_blocks)) blocks = heed::block_mask::of(shown, batch, heads, s.n_q, s.n_kv, 16, 32);
   }
@@ -203,10 +203,10 @@ struct setup {
       if (features.has(feature::bias)) bias_view = bhnd(n.bias.data(), batch, heads, shape.n_q, shape.n_kv);
       if (features.has(feature::bias_infinite)) bias_view = heed::view(n.bias.transpose());
       tensor_view<const bool> keep_view;
-      if (features.has(feature::keep)) keep_view = bhnd(keep.data(), batch, heed::index(1), shape.n_q, shape.n_kv);
-      if (features.has(feature::keep_keys)) keep_view = bhnd(keep.data(), heed::index(1), heads, heed::index(1), shape.n_kv);
+      if (features.has(feature::keep)) keep_view = bhnd(keep.data(), batch, heed::size_type(1), shape.n_q, shape.n_kv);
+      if (features.has(feature::keep_keys)) keep_view = bhnd(keep.data(), heed::size_type(1), heads, heed::size_type(1), shape.n_kv);
       tensor_view<const std::uint8_t> bits_view;
-      if (features.has(feature::keep_bits)) bits_view = bhnd(bits.data(), heed::index(1), heads, shape.n_q, bits.cols());
+      if (features.has(feature::keep_bits)) bits_view = bhnd(bits.data(), heed::size_type(1), heads, shape.n_q, bits.cols());
       const bool in_blocks = features.has(feature::blocks) || (function_in_blocks && apart);
       using heed::when;
       call(when(keep_view.data, heed::keep(keep_view)), when(bits_view.data, heed::keep_bits(bits_view, shape.n_kv)),
@@ -229,7 +229,7 @@ struct setup {
 template <typename Scalar>
 struct inputs {
   using scalar = Scalar;
-  heed::index n_q, n_kv, kv_heads, d_k, d_v;
+  heed::size_type n_q, n_kv, kv_heads, d_k, d_v;
   heed::rows<Scalar> query, key, value;
 
   explicit inputs(const setup& s)
@@ -238,7 +238,7 @@ struct inputs {
     key = testing::random_rows<Scalar>(1, batch * kv_heads * n_kv * d_k, 2);
     value = testing::random_rows<Scalar>(1, batch * kv_heads * n_kv * d_v, 3);
     if (!s.features.has(feature::nan_inputs)) return;
-    const auto spoil = [](heed::rows<Scalar>& numbers, heed::index row, heed::index d, double with) {
+    const auto spoil = [](heed::rows<Scalar>& numbers, heed::size_type row, heed::size_type d, double with) {
       numbers.middleCols(row * d, d).setConstant(Scalar(static_cast<float>(with)));
     };
     spoil(key, 5, d_k, std::numeric_limits<double>::quiet_NaN());
@@ -260,7 +260,7 @@ struct inputs {
 
 template <typename Scalar>
 struct outputs {
-  outputs(heed::index rows, heed::index d_v)
+  outputs(heed::size_type rows, heed::size_type d_v)
       : n_q(rows),
         dim(d_v),
         out(heed::rows<Scalar>::Constant(1, batch * heads * rows * d_v, Scalar(-7))),
@@ -269,9 +269,9 @@ struct outputs {
   }
   explicit outputs(const inputs<Scalar>& in) : outputs(in.n_q, in.d_v) {}
   tensor_view<Scalar> out_view() { return bhnd(out.data(), batch, heads, n_q, dim); }
-  tensor_view<heed::accumulator_t<Scalar>> lse_view() { return bhnd(lse.data(), batch, heads, n_q, heed::index(1)); }
+  tensor_view<heed::accumulator_t<Scalar>> lse_view() { return bhnd(lse.data(), batch, heads, n_q, heed::size_type(1)); }
 
-  heed::index n_q, dim;
+  heed::size_type n_q, dim;
   heed::rows<Scalar> out;
   heed::rows<heed::accumulator_t<Scalar>> lse;
 };
@@ -279,10 +279,10 @@ struct outputs {
 /// Copies a tensor, element by element.
 template <typename From, typename To>
 void copy(const tensor_view<From>& from, const tensor_view<To>& to) {
-  for (heed::index b = 0; b < from.batch; ++b)
-    for (heed::index h = 0; h < from.heads; ++h)
-      for (heed::index i = 0; i < from.rows; ++i)
-        for (heed::index c = 0; c < from.cols; ++c) to(b, h, i, c) = To(from(b, h, i, c));
+  for (heed::size_type b = 0; b < from.batch; ++b)
+    for (heed::size_type h = 0; h < from.heads; ++h)
+      for (heed::size_type i = 0; i < from.rows; ++i)
+        for (heed::size_type c = 0; c < from.cols; ++c) to(b, h, i, c) = To(from(b, h, i, c));
 }
 
 /// The same tensor in the order [B,D,N,H], with gaps.
@@ -349,10 +349,10 @@ const auto reference_on_tensors = [](std::size_t, const auto& one, const auto& i
 /// Appends the keys of a setup in pieces that end anywhere, sequence by sequence.
 template <typename Scalar, typename Append>
 void append_in_pieces(const setup& s, const inputs<Scalar>& in, const Append& append) {
-  const heed::index cuts[] = {0, s.shape.n_kv / 5, s.shape.n_kv / 2, s.shape.n_kv};
+  const heed::size_type cuts[] = {0, s.shape.n_kv / 5, s.shape.n_kv / 2, s.shape.n_kv};
   for (int piece = 0; piece < 3; ++piece)
-    for (heed::index b = 0; b < batch; ++b) {
-      const heed::index first = (std::min)(cuts[piece], s.lengths[std::size_t(b)]),
+    for (heed::size_type b = 0; b < batch; ++b) {
+      const heed::size_type first = (std::min)(cuts[piece], s.lengths[std::size_t(b)]),
                         end = (std::min)(cuts[piece + 1], s.lengths[std::size_t(b)]);
       const auto rows_of = [&](tensor_view<const Scalar> all) {
         all.data += b * all.batch_stride + first * all.row_stride;
@@ -367,19 +367,19 @@ void append_in_pieces(const setup& s, const inputs<Scalar>& in, const Append& ap
 template <typename Scalar, typename Stored>
 heed::kv_cache<Stored> make_cache(const setup& s, const inputs<Scalar>& in) {
   heed::kv_cache<Stored> cache(batch, in.kv_heads, in.d_k, in.d_v, 16);
-  append_in_pieces(s, in, [&](heed::index b, const auto& key, const auto& value) { cache.append(b, key, value); });
+  append_in_pieces(s, in, [&](heed::size_type b, const auto& key, const auto& value) { cache.append(b, key, value); });
   return cache;
 }
 /// A paged cache of the two sequences 0 and 1, whose pages alternate.
 template <typename Scalar, typename Stored>
 heed::paged_kv_cache<Stored> make_paged_cache(const setup& s, const inputs<Scalar>& in) {
-  constexpr heed::index page_rows = 24;
+  constexpr heed::size_type page_rows = 24;
   heed::paged_kv_cache<Stored> cache(2 * (s.shape.n_kv / page_rows + 2), page_rows, in.kv_heads, in.d_k, in.d_v);
-  for (heed::index b = 0; b < batch; ++b) cache.add_sequence();
-  append_in_pieces(s, in, [&](heed::index b, const auto& key, const auto& value) { cache.append(b, key, value); });
+  for (heed::size_type b = 0; b < batch; ++b) cache.add_sequence();
+  append_in_pieces(s, in, [&](heed::size_type b, const auto& key, const auto& value) { cache.append(b, key, value); });
   return cache;
 }
-const std::vector<heed::index> both_sequences{0, 1};
+const std::vector<heed::size_type> both_sequences{0, 1};
 
 template <typename Scalar>
 void check_right(const std::string& name, const outputs<Scalar>& got, const judged<Scalar>& right, std::size_t n) {
@@ -446,22 +446,22 @@ void check_streaming(const sample<Scalar>& one, const judged<Scalar>& right, std
 /// The sequences one after the other, without the padding past their keys: [1, H, total, d].
 template <typename Scalar>
 struct packed {
-  packed(const tensor_view<const Scalar>& from, const std::vector<heed::index>& starts)
+  packed(const tensor_view<const Scalar>& from, const std::vector<heed::size_type>& starts)
       : numbers(1, from.heads * starts.back() * from.cols) {
-    view = bhnd(numbers.data(), heed::index(1), from.heads, starts.back(), from.cols);
-    for (heed::index b = 0; b < from.batch; ++b)
+    view = bhnd(numbers.data(), heed::size_type(1), from.heads, starts.back(), from.cols);
+    for (heed::size_type b = 0; b < from.batch; ++b)
       move(from, starts, b, [](const Scalar& outside, Scalar& inside) { inside = outside; });
   }
   /// Puts the sequences back.
-  void unpack(const tensor_view<Scalar>& to, const std::vector<heed::index>& starts) {
-    for (heed::index b = 0; b < to.batch; ++b) move(to, starts, b, [](Scalar& outside, const Scalar& inside) { outside = inside; });
+  void unpack(const tensor_view<Scalar>& to, const std::vector<heed::size_type>& starts) {
+    for (heed::size_type b = 0; b < to.batch; ++b) move(to, starts, b, [](Scalar& outside, const Scalar& inside) { outside = inside; });
   }
   template <typename Outside, typename Move>
-  void move(const tensor_view<Outside>& outside, const std::vector<heed::index>& starts, heed::index b, const Move& each) const {
-    const heed::index first = starts[std::size_t(b)], end = starts[std::size_t(b) + 1];
-    for (heed::index h = 0; h < outside.heads; ++h)
-      for (heed::index i = first; i < end; ++i)
-        for (heed::index c = 0; c < outside.cols; ++c) each(outside(b, h, i - first, c), view(0, h, i, c));
+  void move(const tensor_view<Outside>& outside, const std::vector<heed::size_type>& starts, heed::size_type b, const Move& each) const {
+    const heed::size_type first = starts[std::size_t(b)], end = starts[std::size_t(b) + 1];
+    for (heed::size_type h = 0; h < outside.heads; ++h)
+      for (heed::size_type i = first; i < end; ++i)
+        for (heed::size_type c = 0; c < outside.cols; ++c) each(outside(b, h, i - first, c), view(0, h, i, c));
   }
   heed::rows<Scalar> numbers;
   tensor_view<Scalar> view;
@@ -471,7 +471,7 @@ template <typename Scalar>
 void check_ragged(const sample<Scalar>& one, const judged<Scalar>& right, std::size_t n) {
   using Acc = heed::accumulator_t<Scalar>;
   const inputs<Scalar>& in = one.in;
-  const std::vector<heed::index> query_starts{0, in.n_q, 2 * in.n_q},
+  const std::vector<heed::size_type> query_starts{0, in.n_q, 2 * in.n_q},
       key_starts{0, one.s.lengths[0], one.s.lengths[0] + one.s.lengths[1]};
   const packed<Scalar> query(in.query_view(), query_starts), key(in.key_view(), key_starts), value(in.value_view(), key_starts);
   const auto run = [&](outputs<Scalar>& got, const heed::attention_options& options, heed::workspace& memory, const auto&... terms) {

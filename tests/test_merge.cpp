@@ -10,7 +10,7 @@
 namespace {
 
 /// The attention of an example's queries to its keys [first, end).
-heed::attention_result<double> part_of(const testing::example<double>& e, heed::index first, heed::index end) {
+heed::attention_result<double> part_of(const testing::example<double>& e, heed::size_type first, heed::size_type end) {
   return heed::reference_attention_with_lse(e.query, e.key.middleRows(first, end - first), e.value.middleRows(first, end - first));
 }
 
@@ -24,7 +24,7 @@ void check_same(const heed::attention_result<double>& got, const heed::attention
 TEST_CASE("keys cut anywhere and merged are the whole") {
   const testing::example<double> e(5, 17, 8, 4);
   const auto whole = part_of(e, 0, 17);
-  for (heed::index cut = 0; cut <= 17; ++cut) {
+  for (heed::size_type cut = 0; cut <= 17; ++cut) {
     CAPTURE(cut);
     check_same(heed::merge(part_of(e, 0, cut), part_of(e, cut, 17)), whole);
     check_same(heed::merge(part_of(e, cut, 17), part_of(e, 0, cut)), whole);
@@ -34,7 +34,7 @@ TEST_CASE("keys cut anywhere and merged are the whole") {
 TEST_CASE("many parts merge to the whole, some of them empty") {
   const testing::example<double> e(5, 40, 8, 4);
   std::vector<heed::attention_result<double>> parts;
-  const heed::index cuts[] = {0, 0, 1, 9, 9, 9, 33, 40, 40};
+  const heed::size_type cuts[] = {0, 0, 1, 9, 9, 9, 33, 40, 40};
   for (int n = 0; n + 1 < 9; ++n) parts.push_back(part_of(e, cuts[n], cuts[n + 1]));
   check_same(heed::merge(parts.begin(), parts.end()), part_of(e, 0, 40));
 }
@@ -82,7 +82,7 @@ TEST_CASE("an lse of +infinity or NaN makes the row NaN where another part saw k
   a.lse << std::numeric_limits<float>::infinity(), 0, std::numeric_limits<float>::quiet_NaN();
   b.lse << 0, 0, 1;
   for (const auto& merged : {heed::merge(a, b), heed::merge(b, a)})
-    for (heed::index i = 0; i < 3; ++i) {
+    for (heed::size_type i = 0; i < 3; ++i) {
       CHECK(std::isnan(merged.lse(i)) == (i != 1));
       CHECK(std::isnan(merged.out(i, 0)) == (i != 1));
     }

@@ -13,10 +13,10 @@ namespace {
 /// The numbers of a batch of heads, in one long vector each.
 template <typename Scalar>
 struct batch_example {
-  heed::index batch, heads, kv_heads, n_q, n_kv, d_k, d_v;
+  heed::size_type batch, heads, kv_heads, n_q, n_kv, d_k, d_v;
   heed::rows<Scalar> query, key, value;  // one row
 
-  batch_example(heed::index b, heed::index h, heed::index h_kv, heed::index m, heed::index n, heed::index dk, heed::index dv)
+  batch_example(heed::size_type b, heed::size_type h, heed::size_type h_kv, heed::size_type m, heed::size_type n, heed::size_type dk, heed::size_type dv)
       : batch(b), heads(h), kv_heads(h_kv), n_q(m), n_kv(n), d_k(dk), d_v(dv) {
     query = testing::random_rows<Scalar>(1, b * h * m * dk, 1);
     key = testing::random_rows<Scalar>(1, b * h_kv * n * dk, 2);
@@ -42,7 +42,7 @@ struct batch_result {
     lse = heed::rows<heed::accumulator_t<Scalar>>::Constant(1, e.batch * e.heads * e.n_q, heed::accumulator_t<Scalar>(-7));
   }
   auto out_view() { return bhnd(out.data(), shape.batch, shape.heads, shape.n_q, shape.d_v); }
-  auto lse_view() { return bhnd(lse.data(), shape.batch, shape.heads, shape.n_q, heed::index(1)); }
+  auto lse_view() { return bhnd(lse.data(), shape.batch, shape.heads, shape.n_q, heed::size_type(1)); }
 
   const batch_example<Scalar>& shape;
   heed::rows<Scalar> out;
@@ -64,12 +64,12 @@ TEST_CASE("the reference of many heads is the reference of each, the kv head sha
   heed::attention_options options;
   options.causal = heed::causal::bottom_right;
   const auto all = reference_of(e, options);
-  for (heed::index b = 0; b < e.batch; ++b)
-    for (heed::index h = 0; h < e.heads; ++h) {
-      const auto part = [](const heed::rows<double>& numbers, heed::index n, heed::index rows, heed::index cols) {
+  for (heed::size_type b = 0; b < e.batch; ++b)
+    for (heed::size_type h = 0; h < e.heads; ++h) {
+      const auto part = [](const heed::rows<double>& numbers, heed::size_type n, heed::size_type rows, heed::size_type cols) {
         return heed::rows<double>(Eigen::Map<const heed::rows<double>>(numbers.data() + n * rows * cols, rows, cols));
       };
-      const heed::index group = e.heads / e.kv_heads, kv = b * e.kv_heads + h / group;
+      const heed::size_type group = e.heads / e.kv_heads, kv = b * e.kv_heads + h / group;
       const auto one = heed::reference_attention_with_lse(part(e.query, b * e.heads + h, 4, 8), part(e.key, kv, 5, 8),
                                                           part(e.value, kv, 5, 3), options);
       CHECK(part(all.out, b * e.heads + h, 4, 3) == one.out);
@@ -78,12 +78,12 @@ TEST_CASE("the reference of many heads is the reference of each, the kv head sha
 }
 
 TEMPLATE_TEST_CASE("multi_head_attention_into is as exact as the reference", "", float, double) {
-  for (const heed::index kv_heads : {6, 3, 1})
-    for (const heed::index n_q : {1, 5, 50}) {
+  for (const heed::size_type kv_heads : {6, 3, 1})
+    for (const heed::size_type n_q : {1, 5, 50}) {
       const batch_example<TestType> e(2, 6, kv_heads, n_q, 70, 24, 20);
       heed::attention_options options;
       options.causal = heed::causal::bottom_right;
-      const std::vector<heed::index> lengths{70, 33};
+      const std::vector<heed::size_type> lengths{70, 33};
       const auto same = reference_of(e, options, heed::key_lengths(lengths));
       const auto wide = e.template cast<testing::wider_t<TestType>>();
       const auto exact = reference_of(wide, options, heed::key_lengths(lengths));
@@ -115,10 +115,10 @@ TEST_CASE("the strides of a tensor change nothing") {
     const auto turned = [](const tensor_view<const float>& from) {
       heed::rows<float> numbers(1, from.batch * from.heads * from.rows * from.cols);
       const auto to = bnhd(numbers.data(), from.batch, from.rows, from.heads, from.cols);
-      for (heed::index b = 0; b < from.batch; ++b)
-        for (heed::index h = 0; h < from.heads; ++h)
-          for (heed::index i = 0; i < from.rows; ++i)
-            for (heed::index c = 0; c < from.cols; ++c) to(b, h, i, c) = from(b, h, i, c);
+      for (heed::size_type b = 0; b < from.batch; ++b)
+        for (heed::size_type h = 0; h < from.heads; ++h)
+          for (heed::size_type i = 0; i < from.rows; ++i)
+            for (heed::size_type c = 0; c < from.cols; ++c) to(b, h, i, c) = from(b, h, i, c);
       return numbers;
     };
     const auto query = turned(e.query_view()), key = turned(e.key_view()), value = turned(e.value_view());
@@ -140,10 +140,10 @@ TEST_CASE("the strides of a tensor change nothing") {
     batch_example<float> copied = e;
     const auto first = e.query_view();
     const auto copies = bhnd(copied.query.data(), e.batch, e.heads, e.n_q, e.d_k);
-    for (heed::index b = 0; b < e.batch; ++b)
-      for (heed::index h = 0; h < e.heads; ++h)
-        for (heed::index i = 0; i < e.n_q; ++i)
-          for (heed::index c = 0; c < e.d_k; ++c) copies(b, h, i, c) = first(b, h, 0, c);
+    for (heed::size_type b = 0; b < e.batch; ++b)
+      for (heed::size_type h = 0; h < e.heads; ++h)
+        for (heed::size_type i = 0; i < e.n_q; ++i)
+          for (heed::size_type c = 0; c < e.d_k; ++c) copies(b, h, i, c) = first(b, h, 0, c);
     auto query = e.query_view();
     query.row_stride = 0;
     CHECK(run(query, e.key_view(), e.value_view()).out == run(copied.query_view(), e.key_view(), e.value_view()).out);
@@ -157,15 +157,15 @@ TEST_CASE("the strides of a tensor change nothing") {
 }
 
 TEST_CASE("packed_multi_head_attention reads and writes the packed layout, as multi_head_attention of views does") {
-  const heed::index batch = 2, n_q = 5, n_kv = 7, heads = 4, kv_heads = 2, d_k = 6, d_v = 3;
+  const heed::size_type batch = 2, n_q = 5, n_kv = 7, heads = 4, kv_heads = 2, d_k = 6, d_v = 3;
   const heed::rows<double> query = testing::random_rows<double>(batch * n_q, heads * d_k, 1);
   const heed::rows<double> key = testing::random_rows<double>(batch * n_kv, kv_heads * d_k, 2);
   const heed::rows<double> value = testing::random_rows<double>(batch * n_kv, kv_heads * d_v, 3);
   const heed::rows<double> out = heed::packed_multi_head_attention(query, key, value, {heads, kv_heads, batch});
   REQUIRE(out.rows() == batch * n_q);
   REQUIRE(out.cols() == heads * d_v);
-  for (heed::index b = 0; b < batch; ++b)
-    for (heed::index h = 0; h < heads; ++h) {
+  for (heed::size_type b = 0; b < batch; ++b)
+    for (heed::size_type h = 0; h < heads; ++h) {
       const auto one = heed::attention(query.block(b * n_q, h * d_k, n_q, d_k), key.block(b * n_kv, h / 2 * d_k, n_kv, d_k),
                                        value.block(b * n_kv, h / 2 * d_v, n_kv, d_v));
       CHECK(out.block(b * n_q, h * d_v, n_q, d_v) == one);
@@ -207,7 +207,7 @@ TEST_CASE("packed_multi_head_attention reads and writes the packed layout, as mu
 }
 
 TEST_CASE("many heads do not depend on the number of threads, bit for bit") {
-  for (const heed::index n_q : {1, 3, 100}) {
+  for (const heed::size_type n_q : {1, 3, 100}) {
     const batch_example<float> e(2, 6, 2, n_q, 300, 32, 16);
     const auto run = [&](int threads) {
       heed::attention_options options;
@@ -282,7 +282,7 @@ TEST_CASE("sizes whose scratch no index can count are refused, before anything i
   // Only strides of 0 make such views possible.
   float number = 1;
   for (const int shift : {61, 57, 50}) {
-    const heed::index d = heed::index{1} << shift;
+    const heed::size_type d = heed::size_type{1} << shift;
     const tensor_view<const float> wide{&number, 1, 1, 2, d, 0, 0, 0, 0}, narrow{&number, 1, 1, 2, 3, 0, 0, 0, 0};
     float out = -7;
     const tensor_view<float> one{&out, 1, 1, 2, 3, 0, 0, 0, 0}, many{&out, 1, 1, 2, d, 0, 0, 0, 0};

@@ -173,7 +173,7 @@ TEST_CASE("with as many queries as keys both causal alignments are one") {
 }
 
 TEST_CASE("a window wider than the sequence hides nothing, the widest number of all included") {
-  for (const heed::index width : {heed::index(100), (std::numeric_limits<heed::index>::max)()}) {
+  for (const heed::size_type width : {heed::size_type(100), (std::numeric_limits<heed::size_type>::max)()}) {
     testing::example<double> e(9, 30, 4, 4);
     const auto plain = e.reference();
     e.options.window_left = e.options.window_right = width;

@@ -24,13 +24,13 @@
 
 namespace {
 
-constexpr heed::index heads = 2, n = 4, d = 4;
+constexpr heed::size_type heads = 2, n = 4, d = 4;
 /// Bytes from a number, row or head to the next where all are dense.
 constexpr std::ptrdiff_t element = sizeof(float), row = d * element, head = n * row;
 
 struct argument {
   std::string name;
-  heed::index bytes;
+  heed::size_type bytes;
 };
 
 /// Memory for the arguments of a call, each in a place of its own until one is moved.
@@ -47,7 +47,7 @@ class arena {
   heed::tensor_view<float> column(std::size_t k) { return heed::bhnd(at<float>(k), 1, heads, n, 1); }
   heed::tensor_view<float> one_head(std::size_t k) { return heed::bhnd(at<float>(k), 1, 1, n, d); }
   Eigen::Map<heed::rows<float>> matrix(std::size_t k) { return {at<float>(k), n, d}; }
-  Eigen::Map<heed::row_vector<float>> vector(std::size_t k, heed::index size) { return {at<float>(k), size}; }
+  Eigen::Map<heed::row_vector<float>> vector(std::size_t k, heed::size_type size) { return {at<float>(k), size}; }
 
   void move(std::size_t k, std::size_t other, std::ptrdiff_t shift) { offsets_[k] = offsets_[other] + shift; }
   const std::vector<double>& content() const { return memory_; }
@@ -87,7 +87,7 @@ void check_each(const std::string& function, const std::vector<argument>& argume
       function, arguments, outputs, [](arena&) {}, call);
 }
 
-constexpr heed::index dense = heads * head, column = heads * n * element, vector = heads * element, one = head;
+constexpr heed::size_type dense = heads * head, column = heads * n * element, vector = heads * element, one = head;
 
 }  // namespace
 
@@ -105,11 +105,11 @@ TEST_CASE("attention refuses an output that overlaps an input, a term or the oth
                                         {"alibi: slopes", vector},
                                         {"sinks: logits", vector},
                                         {"logit_scales: factors", vector},
-                                        {"key_lengths", heed::index{sizeof(heed::index)}}};
+                                        {"key_lengths", heed::size_type{sizeof(heed::size_type)}}};
   const auto call = [](const auto& function, arena& a, auto&... memory_of_call) {
     const Eigen::Map<const testing::mask> kept(a.at<bool>(5), n, n);
     const Eigen::Map<const heed::rows<float>> added(a.at<float>(6), n, n);
-    const Eigen::Map<const Eigen::Matrix<heed::index, Eigen::Dynamic, 1>> lengths(a.at<heed::index>(10), 1);
+    const Eigen::Map<const Eigen::Matrix<heed::size_type, Eigen::Dynamic, 1>> lengths(a.at<heed::size_type>(10), 1);
     function(a.dense(2), a.dense(3), a.dense(4), a.dense(0), a.column(1), heed::attention_options{}, memory_of_call...,
              heed::keep(kept), heed::bias(added), heed::alibi(a.vector(7, heads)), heed::sinks(a.vector(8, heads)),
              heed::logit_scales(a.vector(9, heads)), heed::key_lengths(lengths));
@@ -140,16 +140,16 @@ TEST_CASE("ragged attention refuses an output that overlaps an input or the star
                                         {"key", dense},
                                         {"value", dense},
                                         {"query_starts", 2 * element},
-                                        {"key_starts", 2 * heed::index{sizeof(heed::index)}}};
+                                        {"key_starts", 2 * heed::size_type{sizeof(heed::size_type)}}};
   const auto fill = [](arena& a) {
     const std::int32_t query_end = n;
-    const heed::index key_end = n;
+    const heed::size_type key_end = n;
     std::memcpy(a.at<unsigned char>(5) + 4, &query_end, sizeof query_end);
     std::memcpy(a.at<unsigned char>(6) + 8, &key_end, sizeof key_end);
   };
   const auto call = [](const auto& function, arena& a, auto&... memory_of_call) {
     const Eigen::Map<const Eigen::Matrix<std::int32_t, 2, 1>> query_starts(a.at<std::int32_t>(5));
-    const Eigen::Map<const Eigen::Matrix<heed::index, 2, 1>> key_starts(a.at<heed::index>(6));
+    const Eigen::Map<const Eigen::Matrix<heed::size_type, 2, 1>> key_starts(a.at<heed::size_type>(6));
     function(a.dense(2), a.dense(3), a.dense(4), a.dense(0), a.column(1), query_starts, key_starts, heed::attention_options{},
              memory_of_call...);
   };
@@ -237,7 +237,7 @@ TEST_CASE("recurrences refuse an output or a state that overlaps an input or the
                                          heed::selective_scan_options{}, memory, heed::carry(a.dense(1)), heed::skip(a.vector(7, d)),
                                          heed::step_bias(a.vector(8, d)), heed::silu_gate(a.dense(9)));
              });
-  constexpr heed::index taps = 3, past = (taps - 1) * row * heads;
+  constexpr heed::size_type taps = 3, past = (taps - 1) * row * heads;
   check_each("causal_conv_into",
              {{"out", dense}, {"carry", past}, {"x", dense}, {"weight", d * taps * element}, {"channel_bias", row}}, 2, [](arena& a) {
                heed::causal_conv_into(a.dense(2), heed::bhnd(a.at<float>(3), 1, 1, d, taps), a.dense(0), heed::causal_conv_options{},
@@ -253,17 +253,17 @@ TEST_CASE("a projection refuses an output that overlaps an input") {
 }
 
 TEST_CASE("a rotation in place refuses heads that overlap the tables or the positions") {
-  check_each("rotate_into", {{"x", dense}, {"cos", one / 2}, {"sin", one / 2}, {"positions", n * heed::index{sizeof(heed::index)}}}, 1,
+  check_each("rotate_into", {{"x", dense}, {"cos", one / 2}, {"sin", one / 2}, {"positions", n * heed::size_type{sizeof(heed::size_type)}}}, 1,
              [](arena& a) {
                const Eigen::Map<const heed::rows<float>> cos(a.at<float>(1), n, d / 2), sin(a.at<float>(2), n, d / 2);
-               const Eigen::Map<const Eigen::Matrix<heed::index, Eigen::Dynamic, 1>> positions(a.at<heed::index>(3), n);
+               const Eigen::Map<const Eigen::Matrix<heed::size_type, Eigen::Dynamic, 1>> positions(a.at<heed::size_type>(3), n);
                heed::rotate_into(a.dense(0), cos, sin, positions);
              });
 }
 
 TEST_CASE("tables that are computed from what is rotated are those of before") {
   const heed::rows<float> x = testing::random_rows<float>(n, d, 1);
-  const std::vector<heed::index> positions{3, 1, 0, 2};
+  const std::vector<heed::size_type> positions{3, 1, 0, 2};
   heed::rows<float> expected = x, got = x;
   const heed::rows<float> cos = x.leftCols(d / 2) * 2, sin = x.rightCols(d / 2) * 2;
   heed::rotate_into(heed::bhnd(expected.data(), 1, 1, n, d), cos, sin, positions);
@@ -275,7 +275,7 @@ TEST_CASE("an output that has one place for two numbers is refused") {
   heed::workspace memory;
   std::vector<float> inputs(std::size_t(heads * n * d)), outputs(inputs.size(), -0.5f);
   const heed::tensor_view<float> in = heed::bhnd(inputs.data(), 1, heads, n, d);
-  const auto changed = [&](heed::index heed::tensor_view<float>::*stride, heed::index to) {
+  const auto changed = [&](heed::size_type heed::tensor_view<float>::*stride, heed::size_type to) {
     heed::tensor_view<float> out = heed::bhnd(outputs.data(), 1, heads, n, d);
     out.*stride = to;
     return out;
@@ -302,10 +302,10 @@ namespace {
 /// q, k, v and out, in one buffer: the numbers of each token's heads as the strides say, out being what no input reaches.
 struct interleaved {
   const char* name;
-  heed::index parts;  // from one of the four to the next
-  heed::index batch_stride, head_stride, row_stride;
+  heed::size_type parts;  // from one of the four to the next
+  heed::size_type batch_stride, head_stride, row_stride;
 };
-constexpr heed::index batch = 2;
+constexpr heed::size_type batch = 2;
 const interleaved layouts[] = {
     {"column blocks of one matrix, heads side by side", heads* d, n * 4 * heads* d, d, 4 * heads* d},
     {"the same, rows with some space after them", heads* d, n*(4 * heads * d + 3), d, 4 * heads* d + 3},
@@ -323,14 +323,14 @@ void check_interleaved(const Call& call) {
     for (const bool backwards : {false, true}) {
       CAPTURE(layout.name, backwards);
       std::vector<float> buffer(interleaved_size);
-      const heed::rows<float> numbers = testing::random_rows<float>(1, heed::index(interleaved_size), 3);
+      const heed::rows<float> numbers = testing::random_rows<float>(1, heed::size_type(interleaved_size), 3);
       std::copy(numbers.data(), numbers.data() + numbers.size(), buffer.begin());
       const std::vector<float> before = buffer;
       std::array<heed::tensor_view<float>, 4> views;
       std::array<std::vector<float>, 4> copies;
       std::array<heed::tensor_view<float>, 4> dense_views;
       for (std::size_t part = 0; part < 4; ++part) {
-        views[part] = {buffer.data() + heed::index(part) * layout.parts,
+        views[part] = {buffer.data() + heed::size_type(part) * layout.parts,
                        batch,
                        heads,
                        n,
@@ -345,18 +345,18 @@ void check_interleaved(const Call& call) {
         }
         copies[part].resize(std::size_t(batch * heads * n * d));
         dense_views[part] = heed::bhnd(copies[part].data(), batch, heads, n, d);
-        for (heed::index b = 0; b < batch; ++b)
-          for (heed::index h = 0; h < heads; ++h)
-            for (heed::index i = 0; i < n; ++i)
-              for (heed::index c = 0; c < d; ++c) dense_views[part](b, h, i, c) = views[part](b, h, i, c);
+        for (heed::size_type b = 0; b < batch; ++b)
+          for (heed::size_type h = 0; h < heads; ++h)
+            for (heed::size_type i = 0; i < n; ++i)
+              for (heed::size_type c = 0; c < d; ++c) dense_views[part](b, h, i, c) = views[part](b, h, i, c);
       }
       call(dense_views[0], dense_views[1], dense_views[2], dense_views[3]);
       call(views[0], views[1], views[2], views[3]);
-      heed::index different = 0;
-      for (heed::index b = 0; b < batch; ++b)
-        for (heed::index h = 0; h < heads; ++h)
-          for (heed::index i = 0; i < n; ++i)
-            for (heed::index c = 0; c < d; ++c) {
+      heed::size_type different = 0;
+      for (heed::size_type b = 0; b < batch; ++b)
+        for (heed::size_type h = 0; h < heads; ++h)
+          for (heed::size_type i = 0; i < n; ++i)
+            for (heed::size_type c = 0; c < d; ++c) {
               different += views[3](b, h, i, c) != dense_views[3](b, h, i, c);
               views[3](b, h, i, c) = before[std::size_t(&views[3](b, h, i, c) - buffer.data())];
             }
@@ -411,35 +411,35 @@ namespace {
 
 /// Some views of small sizes and steps within `room` bytes: dense ones, ones with gaps, backwards, with rows that meet, repeated.
 template <typename Scalar>
-heed::tensor_view<Scalar> random_view(std::mt19937& engine, unsigned char* memory, heed::index room) {
-  const auto between = [&](heed::index low, heed::index high) { return low + heed::index(engine() % unsigned(high - low + 1)); };
-  const std::array<heed::index, 3> lengths{4, 12, 40};
-  const heed::index most = lengths[engine() % 3];
+heed::tensor_view<Scalar> random_view(std::mt19937& engine, unsigned char* memory, heed::size_type room) {
+  const auto between = [&](heed::size_type low, heed::size_type high) { return low + heed::size_type(engine() % unsigned(high - low + 1)); };
+  const std::array<heed::size_type, 3> lengths{4, 12, 40};
+  const heed::size_type most = lengths[engine() % 3];
   heed::tensor_view<Scalar> view;
   view.batch = between(0, 3), view.heads = between(1, 3), view.rows = between(1, 4), view.cols = between(1, 4);
   view.batch_stride = between(-most, most), view.head_stride = between(-most, most), view.row_stride = between(-most, most);
   view.col_stride = between(-2, 2);
-  view.data = reinterpret_cast<Scalar*>(memory + room / 2 + between(-30, 30) * heed::index{sizeof(double)});
+  view.data = reinterpret_cast<Scalar*>(memory + room / 2 + between(-30, 30) * heed::size_type{sizeof(double)});
   return view;
 }
 /// Counts how many numbers have each byte.
 template <typename Scalar>
-std::vector<int> bytes_of(const heed::tensor_view<Scalar>& view, const unsigned char* memory, heed::index room) {
+std::vector<int> bytes_of(const heed::tensor_view<Scalar>& view, const unsigned char* memory, heed::size_type room) {
   std::vector<int> numbers(static_cast<std::size_t>(room), 0);
-  for (heed::index b = 0; b < view.batch; ++b)
-    for (heed::index h = 0; h < view.heads; ++h)
-      for (heed::index i = 0; i < view.rows; ++i)
-        for (heed::index c = 0; c < view.cols; ++c)
+  for (heed::size_type b = 0; b < view.batch; ++b)
+    for (heed::size_type h = 0; h < view.heads; ++h)
+      for (heed::size_type i = 0; i < view.rows; ++i)
+        for (heed::size_type c = 0; c < view.cols; ++c)
           for (std::size_t byte = 0; byte < sizeof(Scalar); ++byte)
             ++numbers[static_cast<std::size_t>(reinterpret_cast<const unsigned char*>(&view(b, h, i, c)) - memory) + byte];
   return numbers;
 }
 template <typename A, typename B>
-heed::index count_wrong(std::mt19937& engine, int rounds) {
-  constexpr heed::index room = 8192;
+heed::size_type count_wrong(std::mt19937& engine, int rounds) {
+  constexpr heed::size_type room = 8192;
   std::vector<double> memory(room / sizeof(double));
   unsigned char* const bytes = reinterpret_cast<unsigned char*>(memory.data());
-  heed::index wrong = 0, overlapping = 0;
+  heed::size_type wrong = 0, overlapping = 0;
   for (int round = 0; round < rounds; ++round) {
     const heed::tensor_view<A> a = random_view<A>(engine, bytes, room);
     const heed::tensor_view<B> b = random_view<B>(engine, bytes, room);
@@ -471,12 +471,12 @@ TEST_CASE("whether views overlap is decided by the bytes that they reach") {
 
 TEST_CASE("views of more than there is memory are decided without an overflow") {
   float number = 0;
-  const heed::index most = (std::numeric_limits<heed::index>::max)();
+  const heed::size_type most = (std::numeric_limits<heed::size_type>::max)();
   const heed::detail::memory_region any = heed::detail::region_of(heed::bhnd(&number, 1, 1, 1, 1));
   heed::tensor_view<float> huge{&number, 1, 1, most, 1, 0, 0, 0, 1};
   CHECK(heed::detail::overlap(any, heed::detail::region_of(huge)));
   CHECK(heed::detail::overlaps_itself(heed::detail::region_of(huge)));
-  for (const heed::index stride : {most, most / 2, -most, most / 4 + 3}) {
+  for (const heed::size_type stride : {most, most / 2, -most, most / 4 + 3}) {
     huge = {&number, 1, 3, 5, 2, 0, stride / 3, stride, -stride};
     const heed::detail::memory_region region = heed::detail::region_of(huge);
     heed::detail::overlap(any, region);  // either answer will do, but not undefined behaviour

@@ -11,7 +11,7 @@ using testing::tokens;
 
 namespace {
 
-constexpr heed::index page_rows = 4;
+constexpr heed::size_type page_rows = 4;
 
 heed::attention_options causal() {
   heed::attention_options options;
@@ -21,8 +21,8 @@ heed::attention_options causal() {
 
 /// The last three queries of the tokens against one sequence.
 template <typename Cache>
-heed::rows<double> last_rows(const Cache& cache, heed::index sequence, const tokens<double>& t) {
-  const std::vector<heed::index> one{sequence};
+heed::rows<double> last_rows(const Cache& cache, heed::size_type sequence, const tokens<double>& t) {
+  const std::vector<heed::size_type> one{sequence};
   return testing::reference_from(cache.batch(one), t, t.n - 3, t.n, causal());
 }
 
@@ -38,16 +38,16 @@ heed::rows<double> expected(const tokens<double>& t, const std::vector<const tok
 
 TEMPLATE_TEST_CASE("pages hold what a contiguous cache holds, in whatever order", "", double, std::int8_t) {
   const tokens<double> t(23, 4, 2, 8, 6, 1);
-  const heed::index step = GENERATE(heed::index(1), heed::index(3), heed::index(4), heed::index(9), heed::index(23));
+  const heed::size_type step = GENERATE(heed::size_type(1), heed::size_type(3), heed::size_type(4), heed::size_type(9), heed::size_type(23));
   heed::paged_kv_cache<TestType> cache(20, page_rows, 2, 8, 6);
-  const heed::index a = cache.add_sequence(), b = cache.add_sequence();
+  const heed::size_type a = cache.add_sequence(), b = cache.add_sequence();
   heed::kv_cache<TestType> whole(1, 2, 8, 6);
-  for (heed::index first = 0; first < 23; first += step) {
-    const heed::index end = (std::min)(first + step, heed::index(23));
+  for (heed::size_type first = 0; first < 23; first += step) {
+    const heed::size_type end = (std::min)(first + step, heed::size_type(23));
     t.append(cache, a, first, end);
     t.append(cache, b, first, end);  // takes pages between those of a
     t.append(whole, 0, first, end);
-    const std::vector<heed::index> one{a};
+    const std::vector<heed::size_type> one{a};
     REQUIRE(testing::reference_from(cache.batch(one), t, first, end, causal()) ==
             testing::reference_from(whole, t, first, end, causal()));
   }
@@ -59,10 +59,10 @@ TEMPLATE_TEST_CASE("pages hold what a contiguous cache holds, in whatever order"
 TEST_CASE("a fork shares pages until one of the two writes, and neither sees what the other writes") {
   const tokens<double> prefix(10, 2, 1, 8, 8, 2), first(7, 2, 1, 8, 8, 3), second(5, 2, 1, 8, 8, 4);
   heed::paged_kv_cache<double> cache(20, page_rows, 1, 8, 8);
-  const heed::index a = cache.add_sequence();
+  const heed::size_type a = cache.add_sequence();
   prefix.append(cache, a, 0, 10);
   REQUIRE(cache.free_pages() == 17);
-  const heed::index b = cache.fork(a);
+  const heed::size_type b = cache.fork(a);
   CHECK(cache.free_pages() == 17);
   second.append(cache, b, 0, 5);  // a copy of the half-full page, and one more
   CHECK(cache.free_pages() == 15);
@@ -79,11 +79,11 @@ TEST_CASE("a fork shares pages until one of the two writes, and neither sees wha
 
 TEST_CASE("a fork that is truncated leaves the other sequence whole") {
   const tokens<double> prefix(10, 2, 1, 8, 8, 5), more(4, 2, 1, 8, 8, 6);
-  const heed::index keep = GENERATE(heed::index(0), heed::index(3), heed::index(4), heed::index(6), heed::index(8), heed::index(9));
+  const heed::size_type keep = GENERATE(heed::size_type(0), heed::size_type(3), heed::size_type(4), heed::size_type(6), heed::size_type(8), heed::size_type(9));
   heed::paged_kv_cache<double> cache(20, page_rows, 1, 8, 8);
-  const heed::index a = cache.add_sequence();
+  const heed::size_type a = cache.add_sequence();
   prefix.append(cache, a, 0, 10);
-  const heed::index b = cache.fork(a);
+  const heed::size_type b = cache.fork(a);
   cache.truncate(b, keep);
   more.append(cache, b, 0, 4);
   CHECK(last_rows(cache, a, prefix) == expected<double>(prefix, {&prefix}));
@@ -100,9 +100,9 @@ TEST_CASE("a fork that is truncated leaves the other sequence whole") {
 TEST_CASE("a pool without pages refuses tokens and leaves everything as it was") {
   const tokens<double> t(9, 2, 1, 8, 8, 7);
   heed::paged_kv_cache<double> cache(4, page_rows, 1, 8, 8);
-  const heed::index a = cache.add_sequence();
+  const heed::size_type a = cache.add_sequence();
   t.append(cache, a, 0, 6);
-  const heed::index b = cache.fork(a);
+  const heed::size_type b = cache.fork(a);
   t.append(cache, b, 0, 1);  // copies the shared page: one is left
   REQUIRE(cache.free_pages() == 1);
   const auto before_a = last_rows(cache, a, t), before_b = last_rows(cache, b, t);
@@ -115,7 +115,7 @@ TEST_CASE("a pool without pages refuses tokens and leaves everything as it was")
   CHECK(cache.free_pages() == 0);
 
   // a copy of a shared page alone needs a page
-  const heed::index c = cache.fork(a);
+  const heed::size_type c = cache.fork(a);
   testing::check_refused([&] { t.append(cache, c, 0, 1); }, {"1 tokens", "1 pages", "0 are free"});
   CHECK(cache.length(c) == 6);
   CHECK(last_rows(cache, c, t) == before_a);
@@ -124,22 +124,22 @@ TEST_CASE("a pool without pages refuses tokens and leaves everything as it was")
 TEST_CASE("a batch takes any sequences, of any lengths, in any order") {
   const tokens<double> t(20, 2, 1, 8, 8, 8);
   heed::paged_kv_cache<double> cache(30, page_rows, 1, 8, 8);
-  const heed::index lengths[] = {0, 5, 20, 8};
-  for (const heed::index length : lengths) t.append(cache, cache.add_sequence(), 0, length);
-  const std::vector<heed::index> order{2, 0, 3, 2};
+  const heed::size_type lengths[] = {0, 5, 20, 8};
+  for (const heed::size_type length : lengths) t.append(cache, cache.add_sequence(), 0, length);
+  const std::vector<heed::size_type> order{2, 0, 3, 2};
   auto query = t.query_view(17, 20);
   query.batch = 4, query.batch_stride = 0;  // the same queries for all
   heed::rows<double> out(4 * 3, 16);
   heed::reference_cached_attention_into(query, cache.batch(order), heed::bnhd(out.data(), 4, 3, 2, 8), {}, causal());
-  for (heed::index n = 0; n < 4; ++n) CHECK(out.middleRows(3 * n, 3) == last_rows(cache, order[std::size_t(n)], t));
+  for (heed::size_type n = 0; n < 4; ++n) CHECK(out.middleRows(3 * n, 3) == last_rows(cache, order[std::size_t(n)], t));
 }
 
 TEST_CASE("a batch that is kept sees the cache and the list as they are") {
   const tokens<double> t(20, 2, 1, 8, 8, 8);
   heed::paged_kv_cache<double> cache(30, page_rows, 1, 8, 8);
-  std::vector<heed::index> one{cache.add_sequence()};
+  std::vector<heed::size_type> one{cache.add_sequence()};
   const auto kept = cache.batch(one);
-  for (const heed::index n : {2, 5, 20}) {  // by then its table has moved
+  for (const heed::size_type n : {2, 5, 20}) {  // by then its table has moved
     t.append(cache, 0, cache.length(0), n);
     t.append(cache, cache.add_sequence(), 0, 1);  // and so has the list of sequences
     CHECK(testing::reference_from(kept, t, n - 2, n, causal()) == testing::reference_from(cache.batch(one), t, n - 2, n, causal()));
@@ -153,7 +153,7 @@ TEST_CASE("a batch that is kept sees the cache and the list as they are") {
 TEST_CASE("a paged cache refuses what does not fit") {
   const tokens<double> t(6, 2, 1, 8, 4, 9);
   heed::paged_kv_cache<double> cache(4, page_rows, 1, 8, 4);
-  const heed::index a = cache.add_sequence();
+  const heed::size_type a = cache.add_sequence();
   testing::check_refused([&] { heed::paged_kv_cache<float>(1, 0, 1, 1, 1); }, {"heed::paged_kv_cache", "page_rows 0"});
   testing::check_refused([&] { t.append(cache, 1, 0, 1); }, {"append", "sequence 1"});
   testing::check_refused([&] { cache.append(a, t.key_view(0, 2), t.value_view(0, 1)); }, {"value: tokens 1", "2"});
@@ -163,7 +163,7 @@ TEST_CASE("a paged cache refuses what does not fit") {
   testing::check_refused([&] { cache.truncate(a, 1); }, {"truncate", "1", "0"});
   cache.remove_sequence(a);
   testing::check_refused([&] { cache.fork(a); }, {"fork", "sequence 0"});
-  const std::vector<heed::index> gone{a};
+  const std::vector<heed::size_type> gone{a};
   testing::check_refused([&] { cache.batch(gone); }, {"batch", "sequence 0"});
   testing::check_refused([&] { cache.length(a); }, {"heed::paged_kv_cache::length:", "sequence 0"});
   testing::check_refused([&] { cache.remove_sequence(a); }, {"heed::paged_kv_cache::remove_sequence:", "sequence 0"});
@@ -177,7 +177,7 @@ TEST_CASE("a paged cache refuses what does not fit") {
 TEST_CASE("a paged cache that was moved from has no pages and no sequences, and can be given another") {
   const tokens<double> t(10, 2, 1, 8, 8, 7);
   heed::paged_kv_cache<double> cache(5, page_rows, 1, 8, 8);
-  const heed::index a = cache.add_sequence();
+  const heed::size_type a = cache.add_sequence();
   t.append(cache, a, 0, 10);
   const heed::rows<double> before = last_rows(cache, a, t);
   heed::paged_kv_cache<double> moved(std::move(cache));
@@ -186,7 +186,7 @@ TEST_CASE("a paged cache that was moved from has no pages and no sequences, and 
   CHECK(cache.bytes() == 0);  // NOLINT: moved from on purpose
   CHECK(cache.free_pages() == 0);
   testing::check_refused([&] { cache.length(a); }, {"heed::paged_kv_cache::length", "no sequence 0 among 0"});
-  const heed::index empty = cache.add_sequence();
+  const heed::size_type empty = cache.add_sequence();
   CHECK(cache.length(empty) == 0);
   CHECK(last_rows(cache, empty, t).isZero(0));
   testing::check_refused([&] { t.append(cache, empty, 0, 1); }, {"1 tokens need 1 pages, but only 0 are free"});

@@ -26,7 +26,7 @@ rope_options scaled(rope_scaling scaling) {
 }
 
 /// The frequency of pair c of a head of d elements as each paper gives it.
-long double frequency_by_formula(const rope_options& options, heed::index c, heed::index d) {
+long double frequency_by_formula(const rope_options& options, heed::size_type c, heed::size_type d) {
   const long double base = options.base, factor = options.factor, length = options.original_length;
   const auto power = [d, c](long double b) { return std::pow(b, -2 * static_cast<long double>(c) / static_cast<long double>(d)); };
   const long double frequency = power(base), wavelength = two_pi / frequency;
@@ -59,7 +59,7 @@ long double frequency_by_formula(const rope_options& options, heed::index c, hee
 }
 
 /// One vector turned to a position.
-heed::rows<double> at_position(heed::rows<double> x, const rope_options& options, heed::index position) {
+heed::rows<double> at_position(heed::rows<double> x, const rope_options& options, heed::size_type position) {
   heed::apply_rope(heed::writable_view(x), options, position);
   return x;
 }
@@ -67,12 +67,12 @@ heed::rows<double> at_position(heed::rows<double> x, const rope_options& options
 }  // namespace
 
 TEST_CASE("ALiBi slopes are powers of two by the paper's rule, for any number of heads") {
-  for (heed::index heads = 1; heads <= 20; ++heads) {
-    heed::index n = 1;
+  for (heed::size_type heads = 1; heads <= 20; ++heads) {
+    heed::size_type n = 1;
     while (2 * n <= heads) n *= 2;
     const heed::row_vector<double> slopes = heed::alibi_slopes<double>(heads);
     REQUIRE(slopes.size() == heads);
-    for (heed::index h = 0; h < heads; ++h) {
+    for (heed::size_type h = 0; h < heads; ++h) {
       CAPTURE(heads, h);
       // the heads beyond a power of two take every other slope of twice as many
       const double head = double(h < n ? h + 1 : 2 * (h - n) + 1), of = double(h < n ? n : 2 * n);
@@ -85,11 +85,11 @@ TEST_CASE("ALiBi slopes are powers of two by the paper's rule, for any number of
 TEST_CASE("RoPE frequencies are those of the papers' formulas") {
   const rope_scaling scaling = GENERATE(rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn,
                                         rope_scaling::llama3, rope_scaling::dynamic_ntk);
-  const heed::index d = GENERATE(heed::index(4), heed::index(64), heed::index(128));
+  const heed::size_type d = GENERATE(heed::size_type(4), heed::size_type(64), heed::size_type(128));
   const rope_options options = scaled(scaling);
   const heed::rope_frequencies_result rope = heed::rope_frequencies(d, options);
   REQUIRE(rope.frequencies.size() == d / 2);
-  for (heed::index c = 0; c < d / 2; ++c) {
+  for (heed::size_type c = 0; c < d / 2; ++c) {
     CAPTURE(int(scaling), d, c);
     const double exact = static_cast<double>(frequency_by_formula(options, c, d));
     // an argument of pow that is wrong by an ulp moves the power by ln(base) of them
@@ -99,7 +99,7 @@ TEST_CASE("RoPE frequencies are those of the papers' formulas") {
 }
 
 TEST_CASE("the ntk scaling divides the slowest frequency by factor and leaves the fastest") {
-  const heed::index d = 64;
+  const heed::size_type d = 64;
   const auto plain = heed::rope_frequencies(d), ntk = heed::rope_frequencies(d, scaled(rope_scaling::ntk));
   CHECK(ntk.frequencies(0) == plain.frequencies(0));
   CHECK(ntk.frequencies(d / 2 - 1) == Approx(plain.frequencies(d / 2 - 1) / 4).epsilon(1e-12));
@@ -115,7 +115,7 @@ TEST_CASE("yarn's ramp of gpt-oss is not rounded to whole pairs") {
   options.factor = 32;
   options.original_length = 4096;
   struct known {
-    heed::index pair;
+    heed::size_type pair;
     double rounded, exact;
   };
   const auto rounded = heed::rope_frequencies(64, options);
@@ -141,7 +141,7 @@ TEST_CASE("dynamic NTK scaling raises the base by how far the sequence is past t
   options.factor = 4;
   options.original_length = 2048;
   struct known {
-    heed::index length;
+    heed::size_type length;
     double first, second, last;  // of pairs 1, 31 and 63
   };
   for (const known& k : {known{1, 0.8659643233600653, 0.01154781984689458, 0.0001154781984689458},
@@ -163,18 +163,18 @@ TEST_CASE("after RoPE the product of a query and a key depends on their distance
   const rope_layout layout = GENERATE(rope_layout::half_split, rope_layout::interleaved);
   const rope_scaling scaling = GENERATE(rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn,
                                         rope_scaling::llama3, rope_scaling::dynamic_ntk);
-  const heed::index rotary_dim = GENERATE(heed::index(0), heed::index(6));
+  const heed::size_type rotary_dim = GENERATE(heed::size_type(0), heed::size_type(6));
   rope_options options = scaled(scaling);
   options.layout = layout;
   options.rotary_dim = rotary_dim;
   const heed::rows<double> q = testing::random_rows<double>(1, 16, 1), k = testing::random_rows<double>(1, 16, 2);
-  const auto product = [&](heed::index m, heed::index n) {
+  const auto product = [&](heed::size_type m, heed::size_type n) {
     return at_position(q, options, m).row(0).dot(at_position(k, options, n).row(0));
   };
   // angles of up to 1000 radians are wrong by up to 1000 ulps of 1
   const double tolerance = 1000 * std::numeric_limits<double>::epsilon() * q.norm() * k.norm();
-  for (const heed::index distance : {-7, 0, 3, 100})
-    for (const heed::index shift : {1, 20, 800}) {
+  for (const heed::size_type distance : {-7, 0, 3, 100})
+    for (const heed::size_type shift : {1, 20, 800}) {
       CAPTURE(int(layout), int(scaling), rotary_dim, distance, shift);
       CHECK(std::abs(product(110 + shift, 110 + shift + distance) - product(110, 110 + distance)) <= tolerance);
     }
@@ -182,14 +182,14 @@ TEST_CASE("after RoPE the product of a query and a key depends on their distance
 }
 
 TEST_CASE("both layouts turn the same pairs, elsewhere in the head") {
-  const heed::index d = 12;
+  const heed::size_type d = 12;
   rope_options half, interleaved;
   interleaved.layout = rope_layout::interleaved;
   const heed::rows<double> x = testing::random_rows<double>(1, d, 3);
   heed::rows<double> shuffled(1, d);
-  for (heed::index c = 0; c < d / 2; ++c) shuffled(0, 2 * c) = x(0, c), shuffled(0, 2 * c + 1) = x(0, c + d / 2);
+  for (heed::size_type c = 0; c < d / 2; ++c) shuffled(0, 2 * c) = x(0, c), shuffled(0, 2 * c + 1) = x(0, c + d / 2);
   const heed::rows<double> a = at_position(x, half, 5), b = at_position(shuffled, interleaved, 5);
-  for (heed::index c = 0; c < d / 2; ++c) {
+  for (heed::size_type c = 0; c < d / 2; ++c) {
     CHECK(a(0, c) == b(0, 2 * c));
     CHECK(a(0, c + d / 2) == b(0, 2 * c + 1));
   }
@@ -202,8 +202,8 @@ TEST_CASE("RoPE turns a pair by position times frequency, and leaves the element
   const heed::rows<double> before = x;
   heed::apply_rope(heed::writable_view(x), options, 10);
   const heed::rope_frequencies_result rope = heed::rope_frequencies(7, options);
-  for (heed::index i = 0; i < 3; ++i) {
-    for (heed::index c = 0; c < 2; ++c) {
+  for (heed::size_type i = 0; i < 3; ++i) {
+    for (heed::size_type c = 0; c < 2; ++c) {
       const double angle = double(10 + i) * rope.frequencies(c);
       CHECK(x(i, c) == Approx(before(i, c) * std::cos(angle) - before(i, c + 2) * std::sin(angle)).margin(1e-14));
       CHECK(x(i, c + 2) == Approx(before(i, c + 2) * std::cos(angle) + before(i, c) * std::sin(angle)).margin(1e-14));
@@ -213,22 +213,22 @@ TEST_CASE("RoPE turns a pair by position times frequency, and leaves the element
 }
 
 TEST_CASE("rotate_into takes the rows of its tables that the positions say, for every head and batch entry") {
-  const heed::index batch = 2, heads = 3, n = 4, d = 6;
+  const heed::size_type batch = 2, heads = 3, n = 4, d = 6;
   const heed::rows<float> numbers = testing::random_rows<float>(batch * heads * n, d, 5);
   const heed::rope_frequencies_result rope = heed::rope_frequencies(d);
   heed::rows<float> cos(20, d / 2), sin(20, d / 2);
-  for (heed::index position = 0; position < 20; ++position)
-    for (heed::index c = 0; c < d / 2; ++c) {
+  for (heed::size_type position = 0; position < 20; ++position)
+    for (heed::size_type c = 0; c < d / 2; ++c) {
       cos(position, c) = float(std::cos(double(position) * rope.frequencies(c)));
       sin(position, c) = float(std::sin(double(position) * rope.frequencies(c)));
     }
-  const std::vector<heed::index> positions{0, 19, 3, 3, 7, 1, 2, 18};
+  const std::vector<heed::size_type> positions{0, 19, 3, 3, 7, 1, 2, 18};
   heed::rows<float> got = numbers;
   heed::rotate_into(heed::bhnd(got.data(), batch, heads, n, d), cos, sin, positions);
-  for (heed::index b = 0; b < batch; ++b)
-    for (heed::index h = 0; h < heads; ++h)
-      for (heed::index i = 0; i < n; ++i) {
-        const heed::index row = (b * heads + h) * n + i;
+  for (heed::size_type b = 0; b < batch; ++b)
+    for (heed::size_type h = 0; h < heads; ++h)
+      for (heed::size_type i = 0; i < n; ++i) {
+        const heed::size_type row = (b * heads + h) * n + i;
         heed::rows<float> one = numbers.row(row);
         heed::apply_rope(heed::writable_view(one), {}, positions[std::size_t(b * n + i)]);
         CHECK(got.row(row) == one);
@@ -249,8 +249,8 @@ TEST_CASE("RoPE refuses what does not fit") {
   testing::check_refused([&] { heed::rope_frequencies(8, options); }, {"factor", "-1"});
   heed::rows<float> x = heed::rows<float>::Ones(2, 4);
   const heed::rows<float> table = heed::rows<float>::Zero(3, 2), wide = heed::rows<float>::Zero(3, 3);
-  const std::vector<heed::index> good{0, 2}, far{0, 3}, few{0};
-  const auto refuse = [&](const auto& cos, const auto& sin, const std::vector<heed::index>& positions,
+  const std::vector<heed::size_type> good{0, 2}, far{0, 3}, few{0};
+  const auto refuse = [&](const auto& cos, const auto& sin, const std::vector<heed::size_type>& positions,
                           const std::vector<std::string>& words) {
     testing::check_refused([&] { heed::rotate_into(heed::writable_view(x), cos, sin, positions); }, words);
   };
@@ -300,11 +300,11 @@ TEST_CASE("RoPE refuses numbers that would make angles without meaning, each sca
   refuse(rope_scaling(9), [](rope_options&) {}, {"scaling", "9"});
 
   heed::rows<float> x = heed::rows<float>::Ones(2, 8);
-  constexpr heed::index most = (std::numeric_limits<heed::index>::max)();
+  constexpr heed::size_type most = (std::numeric_limits<heed::size_type>::max)();
   testing::check_refused([&] { heed::apply_rope(heed::writable_view(x), {}, most); },
                          {"heed::apply_rope: first_position " + std::to_string(most), "2"});
   const heed::rows<float> table = heed::rows<float>::Zero(3, 2);
-  const std::vector<heed::index> positions{0, 1};
+  const std::vector<heed::size_type> positions{0, 1};
   testing::check_refused([&] { heed::rotate_into(heed::writable_view(x), table, table, positions, rope_layout(9)); },
                          {"heed::rotate_into: layout", "9"});
   CHECK((x.array() == 1).all());

@@ -15,16 +15,16 @@ template <typename X, typename W>
 heed::rows<typename X::Scalar> direct_product(const X& x, const W& w) {
   using Scalar = typename X::Scalar;
   heed::rows<Scalar> out = heed::rows<Scalar>::Constant(x.rows(), w.cols(), Scalar(0));
-  for (heed::index i = 0; i < x.rows(); ++i)
-    for (heed::index j = 0; j < w.cols(); ++j)
-      for (heed::index c = 0; c < x.cols(); ++c) out(i, j) += x(i, c) * w(c, j);
+  for (heed::size_type i = 0; i < x.rows(); ++i)
+    for (heed::size_type j = 0; j < w.cols(); ++j)
+      for (heed::size_type c = 0; c < x.cols(); ++c) out(i, j) += x(i, c) * w(c, j);
   return out;
 }
 
 template <typename Scalar>
 struct layer {
   heed::rows<Scalar> x, w_q, w_k, w_v;
-  layer(heed::index n, heed::index d_model, heed::index d_k, heed::index d_v)
+  layer(heed::size_type n, heed::size_type d_model, heed::size_type d_k, heed::size_type d_v)
       : x(testing::random_rows<Scalar>(n, d_model, 1)),
         w_q(testing::random_rows<Scalar>(d_model, d_k, 2) * Scalar(0.2)),
         w_k(testing::random_rows<Scalar>(d_model, d_k, 3) * Scalar(0.2)),
@@ -36,7 +36,7 @@ struct layer {
 TEMPLATE_TEST_CASE("project is as exact as the direct product", "", float, double) {
   using wide = testing::wider_t<TestType>;
   struct shape {
-    heed::index n, d_model, d_out;
+    heed::size_type n, d_model, d_out;
   };
   for (const shape& s :
        {shape{0, 3, 2}, {1, 1, 1}, {2, 0, 3}, {3, 5, 0}, {7, 8, 9}, {15, 16, 17}, {48, 64, 64}, {49, 65, 47}, {130, 33, 129}}) {
@@ -98,7 +98,7 @@ TEST_CASE("self_attention_batch is self_attention of each sequence") {
   heed::attention_options options;
   options.causal = heed::causal::top_left;
   const heed::rows<double> all = self_attention_batch(l.x, 3, l.w_q, l.w_k, l.w_v, options);
-  for (heed::index b = 0; b < 3; ++b) {
+  for (heed::size_type b = 0; b < 3; ++b) {
     const heed::rows<double> one = self_attention(l.x.middleRows(b * 20, 20), l.w_q, l.w_k, l.w_v, options);
     CHECK(all.middleRows(b * 20, 20).isApprox(one, 1e-14));
   }

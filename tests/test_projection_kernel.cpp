@@ -24,10 +24,10 @@ using columns = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>;
 template <typename Acc, typename To, typename X, typename W>
 heed::rows<To> plain_product(const X& x, const W& w) {
   heed::rows<To> y(x.rows(), w.cols());
-  for (heed::index i = 0; i < x.rows(); ++i)
-    for (heed::index c = 0; c < w.cols(); ++c) {
+  for (heed::size_type i = 0; i < x.rows(); ++i)
+    for (heed::size_type c = 0; c < w.cols(); ++c) {
       Acc sum = 0;
-      for (heed::index k = 0; k < x.cols(); ++k) sum += Acc(x(i, k)) * Acc(w(k, c));
+      for (heed::size_type k = 0; k < x.cols(); ++k) sum += Acc(x(i, k)) * Acc(w(k, c));
       y(i, c) = To(sum);
     }
   return y;
@@ -37,15 +37,15 @@ heed::rows<To> plain_product(const X& x, const W& w) {
 template <typename Scalar>
 class surrounded {
  public:
-  surrounded(heed::index rows, heed::index cols, heed::index row_stride, heed::index col_stride)
+  surrounded(heed::size_type rows, heed::size_type cols, heed::size_type row_stride, heed::size_type col_stride)
       : memory_(3 + (rows + 1) * row_stride + (cols + 1) * col_stride, 1),
         view(memory_.data() + 3, rows, cols, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>(col_stride, row_stride)) {
     memory_.setConstant(std::numeric_limits<Scalar>::quiet_NaN());
   }
   /// How many numbers the memory holds: rows * cols when all elements and nothing else were written.
-  heed::index numbers() const {
-    heed::index count = 0;
-    for (heed::index i = 0; i < memory_.size(); ++i) count += !std::isnan(static_cast<float>(memory_(i)));
+  heed::size_type numbers() const {
+    heed::size_type count = 0;
+    for (heed::size_type i = 0; i < memory_.size(); ++i) count += !std::isnan(static_cast<float>(memory_(i)));
     return count;
   }
 
@@ -58,7 +58,7 @@ class surrounded {
 
 /// Row-major, column-major, or neither.
 template <typename Scalar>
-surrounded<Scalar> place(heed::index rows, heed::index cols, int order) {
+surrounded<Scalar> place(heed::size_type rows, heed::size_type cols, int order) {
   switch (order) {
     case 0:
       return {rows, cols, cols + 5, 1};
@@ -70,7 +70,7 @@ surrounded<Scalar> place(heed::index rows, heed::index cols, int order) {
 }
 
 struct shape {
-  heed::index n, depth, cols;
+  heed::size_type n, depth, cols;
 };
 
 /// Both kernels (few rows and many), every remainder of the register tiles (8 x 48, 4 x 24, 4 x 8 and so on) and of the blocks of
@@ -130,7 +130,7 @@ TEMPLATE_TEST_CASE("project is as exact as the plain product, in every order of 
 
 TEST_CASE("project_qkv is three products, bitwise, at every number of threads") {
   for (const heed::isa target : testing::isas())
-    for (const heed::index n : {1, 4, 5, 70, 600}) {
+    for (const heed::size_type n : {1, 4, 5, 70, 600}) {
       CAPTURE(testing::name_of(target), n);
       const auto x = testing::random_rows<float>(n, 40, 1), w_q = testing::random_rows<float>(40, 100, 2);
       const columns<float> w_k = testing::random_rows<float>(40, 7, 3), w_v = testing::random_rows<float>(40, 64, 4);
@@ -154,7 +154,7 @@ TEST_CASE("project_qkv is three products, bitwise, at every number of threads") 
 TEST_CASE("NaN and infinity in a row of x reach that row, in a column of the weight that column") {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   for (const heed::isa target : testing::isas())
-    for (const heed::index n : {3, 21})
+    for (const heed::size_type n : {3, 21})
       for (const bool column_major : {false, true}) {
         CAPTURE(testing::name_of(target), n, column_major);
         heed::attention_options options;
@@ -168,8 +168,8 @@ TEST_CASE("NaN and infinity in a row of x reach that row, in a column of the wei
         x(n - 1, 5) = inf;
         w(36, 52) = nan;
         const heed::rows<float> got = project();
-        for (heed::index i = 0; i < n; ++i)
-          for (heed::index c = 0; c < 53; ++c) {
+        for (heed::size_type i = 0; i < n; ++i)
+          for (heed::size_type c = 0; c < 53; ++c) {
             if (i == 0 || c == 52) {
               CHECK(std::isnan(got(i, c)));
             } else if (i == n - 1) {
@@ -187,7 +187,7 @@ TEST_CASE("A row of many does not depend on the others") {
     options.execution.target = target;
     const auto x = testing::random_rows<float>(300, 130, 1), w = testing::random_rows<float>(130, 77, 2);
     const auto whole = heed::project(x, w, options);
-    for (const heed::index n : {1, 4, 5, 13})
+    for (const heed::size_type n : {1, 4, 5, 13})
       CHECK(same_bits(heed::project(x.middleRows(11, n), w, options), heed::rows<float>(whole.middleRows(11, n))));
   }
 }
@@ -228,7 +228,7 @@ TEST_CASE("project_into refuses a d_model whose scratch no index can count, and 
   using matrix = Eigen::Map<const Eigen::MatrixXf, 0, any_strides>;
   const float number = 1;
   for (const int shift : {62, 61, 50}) {
-    const heed::index d_model = heed::index{1} << shift;
+    const heed::size_type d_model = heed::size_type{1} << shift;
     const matrix x(&number, 1, d_model, any_strides(0, 0)), w(&number, d_model, 1, any_strides(0, 0));
     Eigen::MatrixXf out = Eigen::MatrixXf::Constant(1, 1, 7);
     heed::workspace memory;

@@ -53,7 +53,7 @@ TEST_CASE("the order of the keys does not matter") {
     std::iota(order.begin(), order.end(), 0);
     std::mt19937 engine(5);
     for (std::size_t n = order.size(); n > 1; --n) std::swap(order[n - 1], order[engine() % n]);
-    for (heed::index j = 0; j < s.n_kv; ++j) {
+    for (heed::size_type j = 0; j < s.n_kv; ++j) {
       shuffled.key.row(j) = plain.key.row(order[static_cast<std::size_t>(j)]);
       shuffled.value.row(j) = plain.value.row(order[static_cast<std::size_t>(j)]);
     }
@@ -112,7 +112,7 @@ TEST_CASE("an output is between the smallest and the largest value") {
 }
 
 TEST_CASE("the first rows of a causal sequence are those of the shorter sequence") {
-  for (const heed::index n : {1, 16, 47, 48, 49, 64, 65}) {
+  for (const heed::size_type n : {1, 16, 47, 48, 49, 64, 65}) {
     CAPTURE(n);
     example<float> whole(130, 130, 16, 8);
     whole.options.causal = heed::causal::top_left;
@@ -133,7 +133,7 @@ TEST_CASE("the first rows of a causal sequence are those of the shorter sequence
 TEST_CASE("the last rows of a bottom_right causal sequence are those of a run of these queries alone") {
   example<float> whole(130, 130, 16, 8);
   whole.options.causal = heed::causal::bottom_right;
-  for (const heed::index n : {1, 5, 50}) {
+  for (const heed::size_type n : {1, 5, 50}) {
     CAPTURE(n);
     example<float> last = whole;
     last.query = whole.query.bottomRows(n);
@@ -149,7 +149,7 @@ TEST_CASE("the last rows of a bottom_right causal sequence are those of a run of
 
 TEST_CASE("keys split in two parts and merged are the whole") {
   const example<float> whole(50, 129, 16, 8);
-  for (const heed::index n : {0, 1, 64, 100, 129}) {
+  for (const heed::size_type n : {0, 1, 64, 100, 129}) {
     CAPTURE(n);
     example<float> left = whole, right = whole;
     left.key = whole.key.topRows(n);
@@ -196,10 +196,10 @@ TEST_CASE("weights too small for the type are 0, not NaN") {
 namespace {
 /// The relative error, in the Frobenius norm, of attention with normal numbers times `size` as inputs, d = 128.
 template <typename Scalar>
-double error_of(heed::isa target, heed::index n_q, heed::index n_kv, float size = 1) {
+double error_of(heed::isa target, heed::size_type n_q, heed::size_type n_kv, float size = 1) {
   std::mt19937 engine(3);
   std::normal_distribution<float> normal;
-  const auto draw = [&](heed::index n) {
+  const auto draw = [&](heed::size_type n) {
     return heed::rows<Scalar>(heed::rows<float>::NullaryExpr(n, 128, [&] { return size * normal(engine); }).template cast<Scalar>());
   };
   const heed::rows<Scalar> query = draw(n_q), key = draw(n_kv), value = draw(n_kv);
@@ -227,7 +227,7 @@ TEST_CASE("rounding errors are as small as those of the best") {
 // scores.
 TEST_CASE("rounding errors do not grow with the number of keys") {
   for (const heed::isa target : testing::isas())
-    for (const heed::index n_q : {heed::index(4), heed::index(256)}) {  // decoding; blocks of queries
+    for (const heed::size_type n_q : {heed::size_type(4), heed::size_type(256)}) {  // decoding; blocks of queries
       CAPTURE(testing::name_of(target), n_q);
       CHECK(error_of<float>(target, n_q, 8192) <= 1.25 * error_of<float>(target, n_q, 512));
     }

@@ -10,10 +10,10 @@
 
 namespace {
 
-constexpr heed::index heads = 4, kv_heads = 2, d_k = 12, d_v = 7;
+constexpr heed::size_type heads = 4, kv_heads = 2, d_k = 12, d_v = 7;
 
 /// Sequences of every kind: empty, without keys, without queries, one token, more than a block.
-const std::vector<heed::index> query_starts{0, 0, 1, 4, 4, 60, 61, 61}, key_starts{0, 0, 1, 1, 9, 80, 90, 90};
+const std::vector<heed::size_type> query_starts{0, 0, 1, 4, 4, 60, 61, 61}, key_starts{0, 0, 1, 1, 9, 80, 90, 90};
 
 /// All tokens, one after the other: [total, H, d].
 template <typename Scalar>
@@ -62,9 +62,9 @@ TEST_CASE("a ragged batch is its sequences one by one") {
   for (const heed::attention_options& options : all_options) {
     const auto got = reference_of(all, options, heed::alibi(slopes), heed::sinks(logits));
     for (std::size_t s = 0; s + 1 < query_starts.size(); ++s) {
-      const heed::index q = query_starts[s], n_q = query_starts[s + 1] - q, k = key_starts[s], n_kv = key_starts[s + 1] - k;
-      for (heed::index h = 0; h < heads; ++h) {
-        const heed::index h_kv = h / 2;
+      const heed::size_type q = query_starts[s], n_q = query_starts[s + 1] - q, k = key_starts[s], n_kv = key_starts[s + 1] - k;
+      for (heed::size_type h = 0; h < heads; ++h) {
+        const heed::size_type h_kv = h / 2;
         const auto one = heed::reference_attention_with_lse(
             all.query.block(q, h * d_k, n_q, d_k), all.key.block(k, h_kv * d_k, n_kv, d_k), all.value.block(k, h_kv * d_v, n_kv, d_v),
             options, heed::alibi(slopes.segment<1>(h)), heed::sinks(logits.segment<1>(h)));
@@ -124,7 +124,7 @@ TEST_CASE("ragged_attention_into refuses starts that do not fit and terms that i
   const packed<double> all;
   result<double> got;
   heed::workspace memory;
-  const auto refuse = [&](const std::vector<heed::index>& q, const std::vector<heed::index>& k, const std::vector<std::string>& words,
+  const auto refuse = [&](const std::vector<heed::size_type>& q, const std::vector<heed::size_type>& k, const std::vector<std::string>& words,
                           const auto&... terms) {
     testing::check_refused(
         [&] {
@@ -143,8 +143,8 @@ TEST_CASE("ragged_attention_into refuses starts that do not fit and terms that i
   const heed::rows<double> bias = heed::rows<double>::Zero(61, 90);
   const heed::block_mask blocks(1, 1, 61, 90, 16, 16);
   const heed::rows<std::uint8_t> bits = heed::rows<std::uint8_t>::Constant(61, 12, 0xff);
-  const auto shown = [](heed::index, heed::index, heed::index, heed::index) { return true; };
-  const std::vector<heed::index> lengths{90};
+  const auto shown = [](heed::size_type, heed::size_type, heed::size_type, heed::size_type) { return true; };
+  const std::vector<heed::size_type> lengths{90};
   refuse(query_starts, key_starts, {"keep", "not offered"}, heed::keep(keep));
   refuse(query_starts, key_starts, {"bias", "not offered"}, heed::bias(bias));
   refuse(query_starts, key_starts, {"keep_bits", "not offered"}, heed::keep_bits(heed::view(bits), 90));

@@ -133,7 +133,7 @@ TEST_CASE("every option of reference_attention does what its formula says") {
     e.check(3, std::log(4.0), heed::sinks(sink));
   }
   SECTION("key_lengths") {
-    const std::vector<heed::index> lengths{1};
+    const std::vector<heed::size_type> lengths{1};
     e.check(0, 0, heed::key_lengths(lengths));
   }
 }
@@ -198,7 +198,7 @@ TEST_CASE("scores that would overflow or vanish do not") {
 
 TEST_CASE("the mean of large values is finite") {
   for (const float size : {1e38f, 3e38f})
-    for (const heed::index n : {40, 300}) {
+    for (const heed::size_type n : {40, 300}) {
       testing::example<float> e(3, n, 8, 2);
       e.value.col(0).setConstant(size);
       e.value.col(1) = (e.value.col(1).array() > 0).select(heed::rows<float>::Constant(n, 1, size), -size);
@@ -234,7 +234,7 @@ TEST_CASE("reference_attention carries derivatives") {
 TEST_CASE("reference_attention in float agrees with double, in double with long double") {
   // n terms of rounding error eps / 2 each, in the dot products (d_k of them) and in the sums over keys; a weight's relative error is
   // its score's absolute error, and a score is at most about 6 here.
-  const heed::index n_kv = 60, d_k = 32;
+  const heed::size_type n_kv = 60, d_k = 32;
   testing::example<double> e(20, n_kv, d_k, 8);
   e.options.softcap = 3;
   const double terms = double(n_kv) + 6 * double(d_k);

@@ -17,7 +17,7 @@ struct rwkv_example {
 
   rwkv_example() = default;
   /// As the model makes them: a removes along a unit key, b puts back a share of it, w is in (0.545, 1).
-  rwkv_example(heed::index length, heed::index d_k, heed::index d_v, unsigned seed)
+  rwkv_example(heed::size_type length, heed::size_type d_k, heed::size_type d_v, unsigned seed)
       : r(random_rows<Scalar>(length, d_k, 7 * seed)),
         k(random_rows<Scalar>(length, d_k, 7 * seed + 1)),
         v(random_rows<Scalar>(length, d_v, 7 * seed + 2)),
@@ -44,7 +44,7 @@ struct rwkv_example {
   /// S = S diag(w) + (S a) b^T + v k^T; o = S r, as matrices. Leaves the last state behind.
   heed::rows<Scalar> exact() {
     heed::rows<Scalar> out(r.rows(), v.cols());
-    for (heed::index t = 0; t < r.rows(); ++t) {
+    for (heed::size_type t = 0; t < r.rows(); ++t) {
       const heed::rows<Scalar> old = state;
       state = old * w.row(t).asDiagonal();
       state += (old * a.row(t).transpose()) * b.row(t) + v.row(t).transpose() * k.row(t);
@@ -59,8 +59,8 @@ struct rwkv_example {
 TEMPLATE_TEST_CASE("RWKV-7 is its recurrence", "", float, double, Eigen::bfloat16, Eigen::half) {
   using wide = testing::wider_t<TestType>;
   using accumulator = heed::accumulator_t<TestType>;
-  for (const heed::index length : {0, 1, 2, 65})
-    for (const heed::index d : {1, 7, 64}) {
+  for (const heed::size_type length : {0, 1, 2, 65})
+    for (const heed::size_type d : {1, 7, 64}) {
       CAPTURE(length, d);
       long double out_error = 0, state_error = 0;  // of the plain recurrence in the same type, over enough tokens
       for (unsigned seed = 1; seed <= 24; ++seed) {
@@ -84,8 +84,8 @@ TEST_CASE("RWKV-7 of a sequence in parts is that of the whole, for any scalar") 
   const rwkv_example<long double> e(30, 6, 4, 2);
   heed::rows<long double> whole = e.state, parts = e.state, out(30, 4);
   const heed::rows<long double> want = heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(whole));
-  heed::index first = 0;
-  for (const heed::index count : {1, 0, 20, 9}) {
+  heed::size_type first = 0;
+  for (const heed::size_type count : {1, 0, 20, 9}) {
     const auto part = [&](const heed::rows<long double>& m) { return m.middleRows(first, count); };
     out.middleRows(first, count) = heed::rwkv7(part(e.r), part(e.w), part(e.k), part(e.v), part(e.a), part(e.b), {}, heed::carry(parts));
     first += count;
@@ -95,7 +95,7 @@ TEST_CASE("RWKV-7 of a sequence in parts is that of the whole, for any scalar") 
 }
 
 TEST_CASE("heads of RWKV-7 are independent, on any number of threads") {
-  const heed::index heads = 3, length = 12, d = 5;
+  const heed::size_type heads = 3, length = 12, d = 5;
   rwkv_example<float> e(length, heads * d, heads * d, 3);
   const auto run = [&](int threads) {
     heed::rows<float> out(length, heads * d);
@@ -119,7 +119,7 @@ TEST_CASE("heads of RWKV-7 are independent, on any number of threads") {
 TEST_CASE("RWKV-7 forgets a column of the state whose decay and removal are 0, one of NaN too") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   rwkv_example<float> e(20, 8, 5, 4);
-  const heed::index at = 7;
+  const heed::size_type at = 7;
   e.w.row(at).setZero();
   e.a.row(at).setZero();
   const auto tail = [&](const heed::rows<float>& m) { return m.bottomRows(20 - at); };
@@ -141,7 +141,7 @@ TEMPLATE_TEST_CASE("a state of RWKV-7 that fades becomes 0 and is nowhere subnor
   heed::rows<TestType> state = e.state;
   for (int part = 0; part < 5; ++part) {
     heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(state));
-    for (heed::index i = 0; i < state.size(); ++i) CHECK((state.data()[i] == 0 || std::isnormal(state.data()[i])));
+    for (heed::size_type i = 0; i < state.size(); ++i) CHECK((state.data()[i] == 0 || std::isnormal(state.data()[i])));
     if (part == 1) CHECK((state.array() != 0).any());
   }
   CHECK((state.array() == 0).all());

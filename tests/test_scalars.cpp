@@ -31,11 +31,11 @@ Dual number(double x, int axis, bool bare) {
   return dual;
 }
 template <typename Dual>
-heed::rows<Dual> numbers(heed::index n, heed::index cols, unsigned seed, bool bare) {
+heed::rows<Dual> numbers(heed::size_type n, heed::size_type cols, unsigned seed, bool bare) {
   const heed::rows<double> plain = testing::random_rows<double>(n, cols, seed);
   heed::rows<Dual> all(n, cols);
-  for (heed::index i = 0; i < n; ++i)
-    for (heed::index c = 0; c < cols; ++c) all(i, c) = number<Dual>(plain(i, c), -1, bare);
+  for (heed::size_type i = 0; i < n; ++i)
+    for (heed::size_type c = 0; c < cols; ++c) all(i, c) = number<Dual>(plain(i, c), -1, bare);
   return all;
 }
 
@@ -58,7 +58,7 @@ struct inputs {
     value(5, 0) = number<Dual>(0.7, 2, bare);
     slope(0) = number<Dual>(0.25, -1, bare);
     factor(0) = number<Dual>(1.5, -1, bare);
-    for (heed::index t = 0; t < 70; ++t) gate(t, 0) = number<Dual>(-0.01 * double(t), -1, bare);
+    for (heed::size_type t = 0; t < 70; ++t) gate(t, 0) = number<Dual>(-0.01 * double(t), -1, bare);
   }
 };
 
@@ -66,10 +66,10 @@ struct inputs {
 template <typename Matrix>
 Eigen::MatrixXd spread(const Matrix& matrix) {
   Eigen::MatrixXd all = Eigen::MatrixXd::Zero(matrix.size(), 4);
-  for (heed::index i = 0; i < matrix.rows(); ++i)
-    for (heed::index c = 0; c < matrix.cols(); ++c) {
+  for (heed::size_type i = 0; i < matrix.rows(); ++i)
+    for (heed::size_type c = 0; c < matrix.cols(); ++c) {
       const auto& x = matrix(i, c);
-      const heed::index n = i * matrix.cols() + c;
+      const heed::size_type n = i * matrix.cols() + c;
       all(n, 0) = x.value();
       if (x.derivatives().size() == 3) all.row(n).tail<3>() = x.derivatives();
     }
@@ -208,12 +208,12 @@ TEST_CASE("a slope of 0 has a derivative") {
   const heed::rows<double> differences = (with_slope(step) - with_slope(-step)) / (2 * step);
   // distances of up to 69 make a third derivative of at most 69^3 |value|, and the numbers are rounded to 2^-53
   const double bound = 69.0 * 69 * 69 * step * step + 100 * 0x1p-53 / step;
-  for (heed::index n = 0; n < got.rows(); ++n) CHECK(std::abs(got(n, 1) - differences(n / 2, n % 2)) <= bound * 2);
+  for (heed::size_type n = 0; n < got.rows(); ++n) CHECK(std::abs(got(n, 1) - differences(n / 2, n % 2)) <= bound * 2);
   CHECK(got.col(1).norm() > 1e-3);
 }
 
 TEST_CASE("a term that is absent does no arithmetic") {
-  constexpr heed::index n_q = 3, n_kv = 5, d_k = 4, d_v = 2;
+  constexpr heed::size_type n_q = 3, n_kv = 5, d_k = 4, d_v = 2;
   const heed::rows<counted> query = heed::rows<counted>::Constant(n_q, d_k, 0.5), key = heed::rows<counted>::Constant(n_kv, d_k, 0.25),
                             value = heed::rows<counted>::Constant(n_kv, d_v, 2.0);
   counted::operations = 0;

@@ -18,7 +18,7 @@ struct scan_example {
   bool softplus = false;
 
   scan_example() = default;
-  scan_example(heed::index length, heed::index channels, heed::index d_state, bool everything, unsigned seed)
+  scan_example(heed::size_type length, heed::size_type channels, heed::size_type d_state, bool everything, unsigned seed)
       : u(random_rows<Scalar>(length, channels, 9 * seed)),
         dt((random_rows<accumulator>(length, channels, 9 * seed + 1).cwiseAbs() * accumulator(0.2)).template cast<Scalar>()),
         b(random_rows<Scalar>(length, d_state, 9 * seed + 2)),
@@ -50,13 +50,13 @@ struct scan_example {
   /// The recurrence, number by number. Leaves the last state behind.
   heed::rows<Scalar> exact() {
     heed::rows<Scalar> out(u.rows(), u.cols());
-    for (heed::index t = 0; t < u.rows(); ++t)
-      for (heed::index i = 0; i < u.cols(); ++i) {
+    for (heed::size_type t = 0; t < u.rows(); ++t)
+      for (heed::size_type i = 0; i < u.cols(); ++i) {
         Scalar step = dt(t, i);
         if (bias.size() > 0) step += bias(i);
         if (softplus) step = std::log1p(std::exp(step));
         Scalar y = 0;
-        for (heed::index n = 0; n < a.cols(); ++n) {
+        for (heed::size_type n = 0; n < a.cols(); ++n) {
           state(i, n) = std::exp(step * a(i, n)) * state(i, n) + step * u(t, i) * b(t, n);
           y += c(t, n) * state(i, n);
         }
@@ -66,7 +66,7 @@ struct scan_example {
       }
     return out;
   }
-  heed::rows<Scalar> run(heed::index first, heed::index count, heed::rows<accumulator>& carried) const {
+  heed::rows<Scalar> run(heed::size_type first, heed::size_type count, heed::rows<accumulator>& carried) const {
     heed::selective_scan_options options;
     options.softplus = softplus;
     const auto part = [&](const heed::rows<Scalar>& m) { return m.middleRows(first, count); };
@@ -106,7 +106,7 @@ TEMPLATE_TEST_CASE("a state of the selective scan that fades becomes 0 and is no
   heed::rows<TestType> state = e.state;
   for (int part = 0; part < 5; ++part) {
     heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::carry(state));
-    for (heed::index i = 0; i < state.size(); ++i) CHECK((state.data()[i] == 0 || std::isnormal(state.data()[i])));
+    for (heed::size_type i = 0; i < state.size(); ++i) CHECK((state.data()[i] == 0 || std::isnormal(state.data()[i])));
     if (part == 1) CHECK((state.array() != 0).any());
   }
   CHECK((state.array() == 0).all());
@@ -115,8 +115,8 @@ TEMPLATE_TEST_CASE("a state of the selective scan that fades becomes 0 and is no
 TEMPLATE_TEST_CASE("the selective scan is its recurrence", "", float, double, Eigen::bfloat16, Eigen::half) {
   using wide = testing::wider_t<TestType>;
   using accumulator = heed::accumulator_t<TestType>;
-  for (const heed::index length : {0, 1, 2, 65})
-    for (const heed::index d_state : {1, 5, 16})
+  for (const heed::size_type length : {0, 1, 2, 65})
+    for (const heed::size_type d_state : {1, 5, 16})
       for (const bool everything : {false, true}) {
         CAPTURE(length, d_state, everything);
         long double out_error = 0, state_error = 0;  // of the plain recurrence in the same type, over enough tokens
@@ -142,8 +142,8 @@ TEST_CASE("the selective scan of a sequence in parts is that of the whole, for a
     const scan_example<long double> e(30, 6, 4, everything, 2);
     heed::rows<long double> whole = e.state, parts = e.state, out(30, 6);
     const heed::rows<long double> want = e.run(0, 30, whole);
-    heed::index first = 0;
-    for (const heed::index count : {1, 0, 20, 9}) {
+    heed::size_type first = 0;
+    for (const heed::size_type count : {1, 0, 20, 9}) {
       out.middleRows(first, count) = e.run(first, count, parts);
       first += count;
     }
@@ -164,7 +164,7 @@ TEST_CASE("steps far from 0 pass the softplus unharmed") {
 }
 
 TEST_CASE("batch entries and groups of the selective scan share a and the weights of the channels, on any number of threads") {
-  const heed::index batch = 2, groups = 2, length = 9, channels = 3, d_state = 4;
+  const heed::size_type batch = 2, groups = 2, length = 9, channels = 3, d_state = 4;
   const heed::rows<float> u = random_rows<float>(batch * length, groups * channels, 1),
                           dt = random_rows<float>(batch * length, groups * channels, 2).cwiseAbs() * 0.2f,
                           b = random_rows<float>(batch * length, groups * d_state, 3),
@@ -182,9 +182,9 @@ TEST_CASE("batch entries and groups of the selective scan share a and the weight
   };
   const heed::rows<float> out = run(1);
   CHECK(run(3) == out);
-  for (heed::index s = 0; s < batch; ++s)
-    for (heed::index g = 0; g < groups; ++g) {
-      const auto block = [&](const heed::rows<float>& m, heed::index cols) { return m.block(s * length, g * cols, length, cols); };
+  for (heed::size_type s = 0; s < batch; ++s)
+    for (heed::size_type g = 0; g < groups; ++g) {
+      const auto block = [&](const heed::rows<float>& m, heed::size_type cols) { return m.block(s * length, g * cols, length, cols); };
       CHECK(block(out, channels) ==
             heed::selective_scan(block(u, channels), block(dt, channels), a, block(b, d_state), block(c, d_state)));
     }

@@ -14,7 +14,7 @@ using heed::view;
 using heed::writable_view;
 
 namespace {
-constexpr heed::index B = 2, H = 3, N = 4, D = 5;
+constexpr heed::size_type B = 2, H = 3, N = 4, D = 5;
 }
 
 TEST_CASE("bhnd and bnhd find the element that their names say") {
@@ -22,10 +22,10 @@ TEST_CASE("bhnd and bnhd find the element that their names say") {
   std::iota(numbers.begin(), numbers.end(), 0);
   const auto heads_first = bhnd(numbers.data(), B, H, N, D);
   const auto rows_first = bnhd(numbers.data(), B, N, H, D);
-  for (heed::index b = 0; b < B; ++b)
-    for (heed::index h = 0; h < H; ++h)
-      for (heed::index i = 0; i < N; ++i)
-        for (heed::index c = 0; c < D; ++c) {
+  for (heed::size_type b = 0; b < B; ++b)
+    for (heed::size_type h = 0; h < H; ++h)
+      for (heed::size_type i = 0; i < N; ++i)
+        for (heed::size_type c = 0; c < D; ++c) {
           CHECK(heads_first(b, h, i, c) == ((b * H + h) * N + i) * D + c);
           CHECK(rows_first(b, h, i, c) == ((b * N + i) * H + h) * D + c);
         }
@@ -42,8 +42,8 @@ TEST_CASE("head cuts rows out of one head") {
   const auto head = tensor.head(1, 2, 1, 2);
   CHECK(head.rows == 2);
   CHECK(head.cols == D);
-  for (heed::index i = 0; i < 2; ++i)
-    for (heed::index c = 0; c < D; ++c) CHECK(head(i, c) == tensor(1, 2, i + 1, c));
+  for (heed::size_type i = 0; i < 2; ++i)
+    for (heed::size_type c = 0; c < D; ++c) CHECK(head(i, c) == tensor(1, 2, i + 1, c));
 }
 
 TEST_CASE("view is of any Eigen object that has memory, in place") {
@@ -56,8 +56,8 @@ TEST_CASE("view is of any Eigen object that has memory, in place") {
     CHECK(v.heads == 1);
     REQUIRE(v.rows == object.rows());
     REQUIRE(v.cols == object.cols());
-    for (heed::index i = 0; i < v.rows; ++i)
-      for (heed::index c = 0; c < v.cols; ++c) CHECK(&v(0, 0, i, c) == &object.coeffRef(i, c));
+    for (heed::size_type i = 0; i < v.rows; ++i)
+      for (heed::size_type c = 0; c < v.cols; ++c) CHECK(&v(0, 0, i, c) == &object.coeffRef(i, c));
   };
   check(columns);
   check(rows);
@@ -92,27 +92,27 @@ TEST_CASE("split_heads finds head h of token i of sequence b in packed columns")
     CHECK(heads.heads == H);
     CHECK(heads.rows == N);
     CHECK(heads.cols == D);
-    for (heed::index b = 0; b < B; ++b)
-      for (heed::index h = 0; h < H; ++h)
-        for (heed::index i = 0; i < N; ++i)
-          for (heed::index c = 0; c < D; ++c) CHECK(heads(b, h, i, c) == packed(b * N + i, h * D + c));
+    for (heed::size_type b = 0; b < B; ++b)
+      for (heed::size_type h = 0; h < H; ++h)
+        for (heed::size_type i = 0; i < N; ++i)
+          for (heed::size_type c = 0; c < D; ++c) CHECK(heads(b, h, i, c) == packed(b * N + i, h * D + c));
   }
 }
 
 TEST_CASE("a writable view is also a readable one") {
   float number = 3;
-  const heed::tensor_view<const float> readable = bhnd(&number, heed::index(1), heed::index(1), heed::index(1), heed::index(1));
+  const heed::tensor_view<const float> readable = bhnd(&number, heed::size_type(1), heed::size_type(1), heed::size_type(1), heed::size_type(1));
   CHECK(readable(0, 0, 0, 0) == 3);
 }
 
 TEST_CASE("index_list looks at vectors, arrays and Eigen vectors") {
-  const std::vector<heed::index> vector{1, 2, 3};
-  const std::array<heed::index, 3> array{1, 2, 3};
-  const Eigen::Matrix<heed::index, 3, 1> eigen(1, 2, 3);
+  const std::vector<heed::size_type> vector{1, 2, 3};
+  const std::array<heed::size_type, 3> array{1, 2, 3};
+  const Eigen::Matrix<heed::size_type, 3, 1> eigen(1, 2, 3);
   for (const heed::index_list& list : {heed::index_list(vector), heed::index_list(array), heed::index_list(eigen)}) {
     CHECK(list.size == 3);
     CHECK(list[2] == 3);
-    CHECK(std::accumulate(list.begin(), list.end(), heed::index(0)) == 6);
+    CHECK(std::accumulate(list.begin(), list.end(), heed::size_type(0)) == 6);
   }
   CHECK(heed::index_list().size == 0);
 }
@@ -142,7 +142,7 @@ TEST_CASE("split_heads refuses columns and rows that do not come out even") {
 }
 
 TEST_CASE("dense tensors of more numbers than an index can count are refused, with their sizes") {
-  constexpr heed::index half = heed::index(1) << 32;
+  constexpr heed::size_type half = heed::size_type(1) << 32;
   float number = 0;
   testing::check_refused([&] { bhnd(&number, half, half, 3, 1); }, {"heed::bhnd:", std::to_string(half), " * 3 * 1"});
   testing::check_refused([&] { bnhd(&number, 1, half, half, 2); }, {"heed::bnhd:", std::to_string(half)});

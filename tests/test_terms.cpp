@@ -14,8 +14,8 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 const auto reference = [](const auto&... arguments) { return heed::reference_attention_with_lse(arguments...); };
 
-double halve_to_the_right(double score, heed::index, heed::index, heed::index i, heed::index j) { return j > i ? score / 2 : score; }
-bool one_of_three(heed::index, heed::index, heed::index i, heed::index j) { return (i + j) % 3 != 0; }
+double halve_to_the_right(double score, heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return j > i ? score / 2 : score; }
+bool one_of_three(heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return (i + j) % 3 != 0; }
 
 /// Two results that must be the same numbers: the same sums in the same order.
 template <typename Result>
@@ -76,7 +76,7 @@ TEST_CASE("a term must have the sizes of the call, an empty one too") {
     all.push_back("heed::attention_with_lse: ");
     testing::check_refused([&] { heed::attention_with_lse(e.query, e.key, e.value, {}, term); }, all);
   };
-  std::vector<heed::index> reserved;
+  std::vector<heed::size_type> reserved;
   reserved.reserve(4);
   const heed::row_vector<double> numbers = heed::row_vector<double>::Ones(4);
   const testing::mask kept = testing::mask::Constant(5, 6, false);
@@ -164,7 +164,7 @@ TEST_CASE("when(false, term) leaves a term out, when(true, term) does not") {
   masked.keep = testing::random_mask(5, 6, 9);
   masked.slopes = heed::row_vector<double>::Constant(1, 0.5);
   const auto with = [&](bool given) {
-    const auto zero = [](double, heed::index, heed::index, heed::index, heed::index) { return 0.0; };
+    const auto zero = [](double, heed::size_type, heed::size_type, heed::size_type, heed::size_type) { return 0.0; };
     return heed::attention_with_lse(e.query, e.key, e.value, {}, heed::when(given, heed::keep(masked.keep)),
                                     heed::when(given, heed::alibi(masked.slopes)), heed::when(false, heed::score_function(zero)));
   };
@@ -177,23 +177,23 @@ TEST_CASE("keep_bits holds one pair a bit, the lowest first") {
   e.keep = testing::random_mask(9, 21, 6);
   Eigen::Matrix<std::uint8_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> bytes(9, 3);
   bytes.setZero();
-  for (heed::index i = 0; i < 9; ++i)
-    for (heed::index j = 0; j < 21; ++j)
+  for (heed::size_type i = 0; i < 9; ++i)
+    for (heed::size_type j = 0; j < 21; ++j)
       if (e.keep(i, j)) bytes(i, j / 8) = static_cast<std::uint8_t>(bytes(i, j / 8) | (1 << (j % 8)));
   const auto bits = reference(e.query, e.key, e.value, e.options, heed::keep_bits(heed::view(bytes), 21));
   CHECK(same(bits, e.run(reference)));
 }
 
 TEST_CASE("bytes that are not 0 attend as bools that are true do") {
-  for (const heed::index n_q : {1, 9, 60}) {  // decoding; one block, a block and a part
+  for (const heed::size_type n_q : {1, 9, 60}) {  // decoding; one block, a block and a part
     example<double> e(n_q, 70, 8, 4);
     e.keep = testing::random_mask(n_q, 70, 6);
     e.options.causal = heed::causal::bottom_right;
     // 2 and 128 are bools to nobody
     const unsigned char kinds[] = {1, 2, 128, 255};
     Eigen::Matrix<std::uint8_t, Eigen::Dynamic, Eigen::Dynamic> bytes(n_q, 70);  // column-major
-    for (heed::index i = 0; i < n_q; ++i)
-      for (heed::index j = 0; j < 70; ++j) bytes(i, j) = e.keep(i, j) ? kinds[(i + j) % 4] : 0;
+    for (heed::size_type i = 0; i < n_q; ++i)
+      for (heed::size_type j = 0; j < 70; ++j) bytes(i, j) = e.keep(i, j) ? kinds[(i + j) % 4] : 0;
     const heed::rows<char> chars = bytes.cast<char>();
     const heed::rows<std::int8_t> row = bytes.row(0).cast<std::int8_t>();
     const auto bools = e.run(reference);
@@ -205,7 +205,7 @@ TEST_CASE("bytes that are not 0 attend as bools that are true do") {
     for (const heed::isa target : heed::available_isas()) {
       heed::attention_options options = e.options;
       options.execution.target = target;
-      const auto shown = [](heed::index, heed::index, heed::index i, heed::index j) { return j < 32 || i % 3 == 0; };
+      const auto shown = [](heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return j < 32 || i % 3 == 0; };
       const auto blocks = heed::block_mask::of(shown, 1, 1, n_q, 70, 16, 16);
       CAPTURE(heed::name(target), n_q);
       CHECK(same(heed::attention_with_lse(e.query, e.key, e.value, options, heed::keep(bytes)),
@@ -230,7 +230,7 @@ TEST_CASE("lists of integers of 32 bits serve as those of 64 do") {
 
 TEST_CASE("a repeated bias or keep serves the entries of a batch in turn") {
   // 3 images of 2 windows
-  constexpr heed::index windows = 2, images = 3, heads = 2, n = 20, d = 8;
+  constexpr heed::size_type windows = 2, images = 3, heads = 2, n = 20, d = 8;
   const heed::rows<double> x = testing::random_rows<double>(images * windows * heads * n, d, 1);
   const heed::rows<double> numbers = testing::random_rows<double>(windows * heads * n, n, 2);
   const testing::mask kept = testing::random_mask(windows * n, n, 3);
@@ -254,7 +254,7 @@ TEST_CASE("a repeated bias or keep serves the entries of a batch in turn") {
     const heed::rows<double> all =
         run(fused, tensor, heed::bias(heed::repeated(bias, images)), heed::keep(heed::repeated(keep, images)));
     CHECK(run(fused, tensor, heed::bias(heed::repeated(bias, images)), heed::keep(heed::repeated(keep_bytes, images))) == all);
-    for (heed::index image = 0; image < images; ++image) {
+    for (heed::size_type image = 0; image < images; ++image) {
       auto part = tensor;
       part.data += image * windows * tensor.batch_stride;
       part.batch = windows;
@@ -268,7 +268,7 @@ TEST_CASE("a repeated bias or keep serves the entries of a batch in turn") {
   refused(heed::bias(heed::repeated(bias, 2)), {"bias has batch 2 repeated 2 times", "the call's batch 6"});
   refused(heed::keep(heed::repeated(keep, 0)), {"keep has batch 2 repeated 0 times", "6"});
   refused(heed::keep(heed::repeated(keep_bytes, -3)), {"keep has batch 2 repeated -3 times", "6"});
-  refused(heed::bias(heed::repeated(bias, heed::index(1) << 62)), {"bias has batch 2 repeated", "6"});
+  refused(heed::bias(heed::repeated(bias, heed::size_type(1) << 62)), {"bias has batch 2 repeated", "6"});
 }
 
 TEST_CASE("masks compose by AND") {
@@ -276,7 +276,7 @@ TEST_CASE("masks compose by AND") {
   e.keep = testing::random_mask(12, 12, 7);
   e.options.causal = heed::causal::top_left;
   both.keep = e.keep;
-  for (heed::index i = 0; i < 12; ++i) both.keep.row(i).tail(11 - i).setConstant(false);
+  for (heed::size_type i = 0; i < 12; ++i) both.keep.row(i).tail(11 - i).setConstant(false);
   CHECK(same(e.run(reference), both.run(reference)));
 }
 
@@ -284,22 +284,22 @@ TEST_CASE("a score function and a mask function say with code what bias and keep
   example<double> e(9, 13, 8, 4);
   SECTION("score function") {
     e.bias = testing::random_rows<double>(9, 13, 8);
-    const auto add = [&](double score, heed::index, heed::index, heed::index i, heed::index j) { return score + e.bias(i, j); };
+    const auto add = [&](double score, heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return score + e.bias(i, j); };
     CHECK(same(reference(e.query, e.key, e.value, e.options, heed::score_function(add)), e.run(reference)));
   }
   SECTION("mask function") {
     e.keep = testing::random_mask(9, 13, 9);
-    const auto kept = [&](heed::index, heed::index, heed::index i, heed::index j) { return e.keep(i, j); };
+    const auto kept = [&](heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return e.keep(i, j); };
     CHECK(same(reference(e.query, e.key, e.value, e.options, heed::mask_function(kept)), e.run(reference)));
   }
 }
 
 TEST_CASE("a plain function serves as a lambda does") {
   const example<double> e(40, 50, 8, 4);
-  const auto halve = [](double score, heed::index b, heed::index h, heed::index i, heed::index j) {
+  const auto halve = [](double score, heed::size_type b, heed::size_type h, heed::size_type i, heed::size_type j) {
     return halve_to_the_right(score, b, h, i, j);
   };
-  const auto three = [](heed::index b, heed::index h, heed::index i, heed::index j) { return one_of_three(b, h, i, j); };
+  const auto three = [](heed::size_type b, heed::size_type h, heed::size_type i, heed::size_type j) { return one_of_three(b, h, i, j); };
   const auto pointer = &one_of_three;
   const auto run = [&](const auto&... terms) { return heed::attention_with_lse(e.query, e.key, e.value, e.options, terms...); };
   CHECK(same(run(heed::score_function(halve_to_the_right)), run(heed::score_function(halve))));
@@ -328,34 +328,34 @@ TEST_CASE("a term of each head and batch entry reaches its own") {
   const auto run = [&](const auto&... terms) {
     heed::rows<double> out(4 * 5, 3);
     heed::reference_multi_head_attention_into(query, key, value,
-                                              heed::bhnd(out.data(), heed::index(2), heed::index(2), heed::index(5), heed::index(3)),
+                                              heed::bhnd(out.data(), heed::size_type(2), heed::size_type(2), heed::size_type(5), heed::size_type(3)),
                                               {}, heed::attention_options(), terms...);
     return out;
   };
-  const auto part = [](const heed::rows<double>& out, heed::index b, heed::index h) {
+  const auto part = [](const heed::rows<double>& out, heed::size_type b, heed::size_type h) {
     return out.middleRows((b * 2 + h) * 5, 5).eval();
   };
   const auto single = [&](const auto& term) { return heed::reference_attention(e.query, e.key, e.value, {}, term); };
 
   SECTION("bias of each head") {
     const heed::rows<double> numbers = testing::random_rows<double>(2 * 5, 7, 1);
-    const auto out = run(heed::bias(heed::bhnd(numbers.data(), heed::index(1), heed::index(2), heed::index(5), heed::index(7))));
-    for (heed::index b = 0; b < 2; ++b)
-      for (heed::index h = 0; h < 2; ++h) CHECK(part(out, b, h) == single(heed::bias(numbers.middleRows(h * 5, 5))));
+    const auto out = run(heed::bias(heed::bhnd(numbers.data(), heed::size_type(1), heed::size_type(2), heed::size_type(5), heed::size_type(7))));
+    for (heed::size_type b = 0; b < 2; ++b)
+      for (heed::size_type h = 0; h < 2; ++h) CHECK(part(out, b, h) == single(heed::bias(numbers.middleRows(h * 5, 5))));
   }
   SECTION("keep of each batch entry") {
     const testing::mask keep = testing::random_mask(2 * 5, 7, 1);
-    const auto out = run(heed::keep(heed::bhnd(keep.data(), heed::index(2), heed::index(1), heed::index(5), heed::index(7))));
-    for (heed::index b = 0; b < 2; ++b)
-      for (heed::index h = 0; h < 2; ++h) CHECK(part(out, b, h) == single(heed::keep(keep.middleRows(b * 5, 5))));
+    const auto out = run(heed::keep(heed::bhnd(keep.data(), heed::size_type(2), heed::size_type(1), heed::size_type(5), heed::size_type(7))));
+    for (heed::size_type b = 0; b < 2; ++b)
+      for (heed::size_type h = 0; h < 2; ++h) CHECK(part(out, b, h) == single(heed::keep(keep.middleRows(b * 5, 5))));
   }
   SECTION("alibi and sinks of each head, lengths of each batch entry") {
     const Eigen::Vector2d slopes(0.25, 1), logits(-1, 1);
-    const std::vector<heed::index> lengths{3, 7};
+    const std::vector<heed::size_type> lengths{3, 7};
     const auto out = run(heed::alibi(slopes), heed::sinks(logits), heed::key_lengths(lengths));
-    for (heed::index b = 0; b < 2; ++b)
-      for (heed::index h = 0; h < 2; ++h) {
-        const heed::index n = lengths[static_cast<std::size_t>(b)];
+    for (heed::size_type b = 0; b < 2; ++b)
+      for (heed::size_type h = 0; h < 2; ++h) {
+        const heed::size_type n = lengths[static_cast<std::size_t>(b)];
         const auto one = heed::reference_attention(e.query, e.key.topRows(n), e.value.topRows(n), {},
                                                    heed::alibi(slopes.segment<1>(h)), heed::sinks(logits.segment<1>(h)));
         CHECK(part(out, b, h) == one);
@@ -372,13 +372,13 @@ TEST_CASE("a term that does not fit is refused") {
   const testing::mask wide = testing::mask::Constant(5, 8, true), tall = testing::mask::Constant(6, 7, true);
   const Eigen::MatrixXd bias = Eigen::MatrixXd::Zero(2, 7);
   const Eigen::Vector2d two(1, 1);
-  const std::vector<heed::index> negative{-1}, long_length{8}, many{7, 7};
+  const std::vector<heed::size_type> negative{-1}, long_length{8}, many{7, 7};
   refuse(heed::keep(wide), {"attention: keep", "n_kv 8", "n_kv 7"});
   refuse(heed::keep(tall), {"attention: keep", "n_q 6", "n_q 5"});
   refuse(heed::bias(bias), {"attention: bias", "n_q 2", "n_q 5"});
-  refuse(heed::bias(heed::bhnd(two.data(), heed::index(2), heed::index(1), heed::index(1), heed::index(1))),
+  refuse(heed::bias(heed::bhnd(two.data(), heed::size_type(2), heed::size_type(1), heed::size_type(1), heed::size_type(1))),
          {"attention: bias", "batch 2", "batch 1"});
-  refuse(heed::bias(heed::bhnd(two.data(), heed::index(1), heed::index(2), heed::index(1), heed::index(1))),
+  refuse(heed::bias(heed::bhnd(two.data(), heed::size_type(1), heed::size_type(2), heed::size_type(1), heed::size_type(1))),
          {"attention: bias", "num_heads 2", "num_heads 1"});
   refuse(heed::alibi(two), {"attention: alibi", "2", "num_heads 1"});
   refuse(heed::sinks(two), {"attention: sinks", "2", "num_heads 1"});
@@ -391,10 +391,10 @@ TEST_CASE("a term that does not fit is refused") {
 // As masks for padding are written elsewhere: 2^128 in units of log 2 would be infinite.
 TEST_CASE("the lowest finite score hides nothing: a row of them is the mean of the values") {
   const float lowest = std::numeric_limits<float>::lowest();
-  const auto all_lowest = [lowest](float, heed::index, heed::index, heed::index, heed::index) { return lowest; };
+  const auto all_lowest = [lowest](float, heed::size_type, heed::size_type, heed::size_type, heed::size_type) { return lowest; };
   for (const heed::isa target : heed::available_isas())
-    for (const heed::index n_q : {1, 9, 60})
-      for (const heed::index n_kv : {5, 700}) {
+    for (const heed::size_type n_q : {1, 9, 60})
+      for (const heed::size_type n_kv : {5, 700}) {
         CAPTURE(heed::name(target), n_q, n_kv);
         const example<float> e(n_q, n_kv, 16, 8);
         heed::attention_options options;

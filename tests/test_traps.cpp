@@ -23,7 +23,7 @@ std::string raised_by(const Call& call) {
 
 /// Scratch memory holds whatever was there before: signalling NaNs are the worst that it can be.
 void poison(heed::workspace& memory) {
-  constexpr heed::index bytes = 1 << 22;
+  constexpr heed::size_type bytes = 1 << 22;
   auto* words = static_cast<std::uint32_t*>(memory.reserve(bytes));
   std::fill(words, words + bytes / 4, 0x7fa00000u);
 }
@@ -57,7 +57,7 @@ TEMPLATE_TEST_CASE("attention raises no invalid operation and no division by zer
 TEMPLATE_TEST_CASE("projections, caches and linear forms raise none either", "", float, double, Eigen::bfloat16) {
   using Scalar = TestType;
   using Acc = heed::accumulator_t<Scalar>;
-  constexpr heed::index n = 70, d = 20;
+  constexpr heed::size_type n = 70, d = 20;
   const auto x = testing::random_rows<Scalar>(n, d, 1), y = testing::random_rows<Scalar>(n, d, 2),
              z = testing::random_rows<Scalar>(n, d, 3);
   const auto w = testing::random_rows<Scalar>(d, 33, 4);
@@ -93,11 +93,11 @@ TEMPLATE_TEST_CASE("projections, caches and linear forms raise none either", "",
     linear.execution.target = target;
     heed::delta_rule_options delta;
     delta.execution.target = target;
-    for (const heed::index columns : {heed::index(0), heed::index(1), d}) {
+    for (const heed::size_type columns : {heed::size_type(0), heed::size_type(1), d}) {
       INFO("gates " << columns);
       heed::rows<Acc> state = heed::rows<Acc>::Zero(d, d);
       heed::tensor_view<const Acc> gate = heed::view(gates);
-      gate.cols = (std::max)(columns, heed::index(1));
+      gate.cols = (std::max)(columns, heed::size_type(1));
       poison(memory);
       CHECK(raised_by([&] {
               heed::multi_head_linear_attention_into(heed::view(x), heed::view(y), heed::view(z), heed::writable_view(out), linear,

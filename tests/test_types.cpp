@@ -6,7 +6,7 @@
 
 #include "catch.hpp"
 
-TEST_CASE("sizes are 64 bits wide") { CHECK(sizeof(heed::index) == 8); }
+TEST_CASE("sizes are 64 bits wide") { CHECK(sizeof(heed::size_type) == 8); }
 
 TEST_CASE("rows of a matrix are one after the other") {
   heed::rows<float> m(2, 3);

@@ -16,10 +16,10 @@ namespace {
 
 /// Two sequences of two heads that share one key/value head.
 struct batch_of_two {
-  heed::index n_q, n_kv;
+  heed::size_type n_q, n_kv;
   heed::rows<float> query, key, value, out;
 
-  batch_of_two(heed::index queries, heed::index keys)
+  batch_of_two(heed::size_type queries, heed::size_type keys)
       : n_q(queries),
         n_kv(keys),
         query(testing::random_rows<float>(4 * n_q, 8, 1)),
@@ -37,15 +37,15 @@ struct batch_of_two {
 /// within the sequence, of the call's first key and query.
 struct record {
   heed::attention_options options;
-  std::array<heed::index, 2> n_q, n_kv, first_key;
+  std::array<heed::size_type, 2> n_q, n_kv, first_key;
   bool tokens = false;  // in a cache i and j count tokens of the sequence
   mutable std::atomic<long> asked{0}, hidden{0};
 
-  void look(heed::index b, heed::index i, heed::index j) const {
+  void look(heed::size_type b, heed::size_type i, heed::size_type j) const {
     const std::size_t s = static_cast<std::size_t>(b);
-    const heed::index offset = options.causal == heed::causal::top_left ? 0 : n_kv[s] - n_q[s];
-    const heed::index key = j - first_key[s], query = i - first_key[s] - (tokens ? offset : 0);
-    const heed::index distance = query + offset - key;
+    const heed::size_type offset = options.causal == heed::causal::top_left ? 0 : n_kv[s] - n_q[s];
+    const heed::size_type key = j - first_key[s], query = i - first_key[s] - (tokens ? offset : 0);
+    const heed::size_type distance = query + offset - key;
     const bool seen = query >= 0 && query < n_q[s] && key >= 0 && key < n_kv[s] &&
                       (options.causal == heed::causal::none || distance >= 0) &&
                       (options.window_left < 0 || distance <= options.window_left) &&
@@ -58,11 +58,11 @@ struct record {
 /// Runs call(terms...) with one user function after the other.
 template <typename Call>
 void check_asked(record& r, const Call& call) {
-  const auto same = [&](float score, heed::index b, heed::index, heed::index i, heed::index j) {
+  const auto same = [&](float score, heed::size_type b, heed::size_type, heed::size_type i, heed::size_type j) {
     r.look(b, i, j);
     return score;
   };
-  const auto all = [&](heed::index b, heed::index, heed::index i, heed::index j) {
+  const auto all = [&](heed::size_type b, heed::size_type, heed::size_type i, heed::size_type j) {
     r.look(b, i, j);
     return true;
   };
@@ -79,8 +79,8 @@ void check_asked(record& r, const Call& call) {
 template <typename Check>
 void for_each_band(const Check& check) {
   for (const heed::causal causal : {heed::causal::none, heed::causal::top_left, heed::causal::bottom_right})
-    for (const heed::index left : {-1, 0, 20})
-      for (const heed::index right : {-1, 3}) {
+    for (const heed::size_type left : {-1, 0, 20})
+      for (const heed::size_type right : {-1, 3}) {
         heed::attention_options options;
         options.causal = causal;
         options.window_left = left;
@@ -94,10 +94,10 @@ void for_each_band(const Check& check) {
 
 TEST_CASE("functions are called only for pairs that position and lengths leave visible") {
   heed::workspace memory;
-  for (const heed::index n_q : {1, 7, 70, 300})
-    for (const heed::index n_kv : {5, 300, 2100}) {
+  for (const heed::size_type n_q : {1, 7, 70, 300})
+    for (const heed::size_type n_kv : {5, 300, 2100}) {
       batch_of_two e(n_q, n_kv);
-      const std::vector<heed::index> lengths{n_kv, n_kv / 2};
+      const std::vector<heed::size_type> lengths{n_kv, n_kv / 2};
       for_each_band([&](const heed::attention_options& options) {
         record r{options, {n_q, n_q}, {n_kv, n_kv / 2}, {0, 0}};
         CAPTURE(n_q, n_kv);
@@ -126,7 +126,7 @@ TEST_CASE("functions are called only for pairs that position and lengths leave v
 
 TEST_CASE("functions are called only for pairs of their sequence in a ragged batch") {
   heed::workspace memory;
-  const std::vector<heed::index> query_starts{0, 70, 71}, key_starts{0, 300, 1100};
+  const std::vector<heed::size_type> query_starts{0, 70, 71}, key_starts{0, 300, 1100};
   const heed::rows<float> query = testing::random_rows<float>(2 * 71, 8, 1), key = testing::random_rows<float>(1100, 8, 2),
                           value = testing::random_rows<float>(1100, 4, 3);
   heed::rows<float> out(2 * 71, 4);
@@ -142,14 +142,14 @@ TEST_CASE("functions are called only for pairs of their sequence in a ragged bat
 
 TEST_CASE("functions are called only for visible tokens of a cache, a rolling one too") {
   heed::workspace memory;
-  const heed::index window = 40;
+  const heed::size_type window = 40;
   for (const bool rolls : {false, true})
-    for (const heed::index n : {1, 7, 70}) {
+    for (const heed::size_type n : {1, 7, 70}) {
       heed::kv_cache<float> cache(2, 1, 8, 4, 64, rolls ? window : -1);
       batch_of_two e(n, n);
-      const auto append = [&](heed::index b, heed::index times) {
+      const auto append = [&](heed::size_type b, heed::size_type times) {
         const heed::rows<float> key = e.key.topRows(n), value = e.value.topRows(n);
-        for (heed::index t = 0; t < times; ++t) cache.append(b, heed::view(key), heed::view(value));
+        for (heed::size_type t = 0; t < times; ++t) cache.append(b, heed::view(key), heed::view(value));
       };
       append(0, 300 / n);
       append(1, 2);
@@ -169,18 +169,18 @@ TEST_CASE("functions are called only for visible tokens of a cache, a rolling on
 
 TEST_CASE("what a function throws reaches the caller, who can go on") {
   const int threads = GENERATE(1, 2);
-  const heed::index n_q = GENERATE(heed::index(1), heed::index(100));  // decoding; blocks of queries
-  const heed::index n_kv = 700;
+  const heed::size_type n_q = GENERATE(heed::size_type(1), heed::size_type(100));  // decoding; blocks of queries
+  const heed::size_type n_kv = 700;
   const testing::example<float> e(n_q, n_kv, 8, 4);
   heed::attention_options options;
   options.execution.threads = threads;
   options.causal = heed::causal::bottom_right;
-  std::atomic<heed::index> limit{n_kv / 2};
-  const auto bend = [&](float score, heed::index, heed::index, heed::index, heed::index j) {
+  std::atomic<heed::size_type> limit{n_kv / 2};
+  const auto bend = [&](float score, heed::size_type, heed::size_type, heed::size_type, heed::size_type j) {
     if (j >= limit) throw std::out_of_range("score of key " + std::to_string(j));
     return score / 2;
   };
-  const auto odd = [&](heed::index, heed::index, heed::index, heed::index j) {
+  const auto odd = [&](heed::size_type, heed::size_type, heed::size_type, heed::size_type j) {
     if (j >= limit) throw std::out_of_range("mask of key " + std::to_string(j));
     return j % 2 == 1;
   };
@@ -221,7 +221,7 @@ TEST_CASE("what a function throws reaches the caller, who can go on") {
     check([&](const auto& term) { return heed::attention_weights(e.query, e.key, any, 0, n_q, options, term); });
   }
   SECTION("a ragged batch") {
-    const std::vector<heed::index> query_starts{0, n_q}, key_starts{0, n_kv};
+    const std::vector<heed::size_type> query_starts{0, n_q}, key_starts{0, n_kv};
     check([&](const auto& term) {
       heed::ragged_attention_into(heed::view(e.query), heed::view(e.key), heed::view(e.value), heed::writable_view(out),
                                   heed::writable_view(lse), query_starts, key_starts, options, memory, term);

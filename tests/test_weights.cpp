@@ -66,8 +66,8 @@ TEST_CASE("weights sum to 1 however large the scores are") {
 
   // dropout takes away from, and adds to, rows that summed to 1
   const auto kept = attention_with_weights(e.query, e.key, e.value, e.options, heed::dropout(0.5, 7)).weights;
-  for (heed::index i = 0; i < 64; ++i)
-    for (heed::index j = 0; j < 64; ++j) CHECK((kept(i, j) == 0 || kept(i, j) == 2 * whole.weights(i, j)));
+  for (heed::size_type i = 0; i < 64; ++i)
+    for (heed::size_type j = 0; j < 64; ++j) CHECK((kept(i, j) == 0 || kept(i, j) == 2 * whole.weights(i, j)));
 }
 
 TEST_CASE("a row of weights and the weight of its sink sum to 1") {
@@ -76,7 +76,7 @@ TEST_CASE("a row of weights and the weight of its sink sum to 1") {
   const auto run = [&] { return e.run([](const auto&... arguments) { return attention_with_weights(arguments...); }); };
   e.sinks = run().lse.head(1);  // which half of the first row's weight goes to
   const auto result = run();
-  for (heed::index i = 0; i < 20; ++i) {
+  for (heed::size_type i = 0; i < 20; ++i) {
     const double sink = std::exp(e.sinks(0) - result.lse(i)), keys = result.weights.row(i).sum();
     // scores below 1,000 that are sums of 8 products: the lse's and the weights' own are each wrong by less than 8,000 epsilon
     CHECK(std::abs(keys + sink - 1) <= 16000 * std::numeric_limits<double>::epsilon());
@@ -125,9 +125,9 @@ TEST_CASE("key_mass, row_entropy and top_keys are sums over, and orders of, the 
   CHECK(entropy(50) == Approx(-(whole.weights.row(50).head(21).array() * whole.weights.row(50).head(21).array().log()).sum()));
 
   const auto top = heed::top_keys(e.query, e.key, whole.lse, 3, e.options);
-  for (heed::index i = 0; i < 70; ++i) {
+  for (heed::size_type i = 0; i < 70; ++i) {
     Eigen::VectorXd row = whole.weights.row(i);
-    for (heed::index n = 0; n < 3; ++n) {
+    for (heed::size_type n = 0; n < 3; ++n) {
       CHECK(top.weights(i, n) == Approx(row.maxCoeff()).margin(1e-15));
       CHECK(top.weights(i, n) == Approx(whole.weights(i, top.keys(i, n))).margin(1e-15));
       row(top.keys(i, n)) = 0;
@@ -164,8 +164,8 @@ TEST_CASE("top_keys puts weights that are NaN first, in order") {
   keep(0, 3) = keep(1, 0) = keep(1, 5) = false;
   const auto lse = heed::row_vector<float>::Zero(2).eval();
   const auto top = heed::top_keys(e.query, e.key, lse, 9, e.options, heed::keep(keep));
-  for (heed::index n = 1; n < 9; ++n) CHECK(top.weights(0, n - 1) >= top.weights(0, n));
-  CHECK(top.keys.row(1) == (heed::row_vector<heed::index>(9) << 1, 2, 3, 4, 6, 7, 8, 0, 5).finished().transpose());
+  for (heed::size_type n = 1; n < 9; ++n) CHECK(top.weights(0, n - 1) >= top.weights(0, n));
+  CHECK(top.keys.row(1) == (heed::row_vector<heed::size_type>(9) << 1, 2, 3, 4, 6, 7, 8, 0, 5).finished().transpose());
 }
 
 TEST_CASE("what is rebuilt from an lse refuses one of another shape, and rows without end") {
@@ -177,6 +177,6 @@ TEST_CASE("what is rebuilt from an lse refuses one of another shape, and rows wi
   refuse("heed::row_entropy:", [&] { heed::row_entropy(e.query, e.key, square); });
   refuse("heed::top_keys:", [&] { heed::top_keys(e.query, e.key, square, 1); });
   CHECK(attention_weights(e.query, e.key, column, 0, 4) == attention_weights(e.query, e.key, column.transpose().row(0), 0, 4));
-  constexpr heed::index most = (std::numeric_limits<heed::index>::max)();
+  constexpr heed::size_type most = (std::numeric_limits<heed::size_type>::max)();
   testing::check_refused([&] { attention_weights(e.query, e.key, column, most, most); }, {std::to_string(most), "n_q 4"});
 }

@@ -41,7 +41,7 @@ TEST_CASE("the counters see what they are there for") {
 
 TEMPLATE_TEST_CASE("attention_into allocates nothing once its workspace has grown", "", float, double, Eigen::bfloat16, Eigen::half) {
   for (const heed::isa target : testing::isas())
-    for (const heed::index n_q : {1, 5, 100})
+    for (const heed::size_type n_q : {1, 5, 100})
       for (const heed::causal causal : {heed::causal::none, heed::causal::bottom_right}) {
         CAPTURE(testing::name_of(target), n_q);
         testing::example<TestType> e(n_q, 300, 32, 24);
@@ -64,8 +64,8 @@ TEMPLATE_TEST_CASE("attention_into allocates nothing once its workspace has grow
 }
 
 TEST_CASE("multi_head_attention_into allocates nothing once its workspace has grown") {
-  const heed::index batch = 2, heads = 4, kv_heads = 2, n_kv = 200, d = 32;
-  for (const heed::index n_q : {1, 70}) {
+  const heed::size_type batch = 2, heads = 4, kv_heads = 2, n_kv = 200, d = 32;
+  for (const heed::size_type n_q : {1, 70}) {
     const heed::rows<float> query = testing::random_rows<float>(batch * heads * n_q, d, 1),
                             key = testing::random_rows<float>(batch * kv_heads * n_kv, d, 2);
     heed::rows<float> out(batch * heads * n_q, d);
@@ -83,7 +83,7 @@ TEST_CASE("multi_head_attention_into allocates nothing once its workspace has gr
 TEST_CASE("a workspace gives aligned memory and grows to the largest need") {
   heed::workspace memory;
   CHECK(memory.capacity() == 0);
-  for (const heed::index bytes : {1, 1000, 10}) CHECK(reinterpret_cast<std::uintptr_t>(memory.reserve(bytes)) % 64 == 0);
+  for (const heed::size_type bytes : {1, 1000, 10}) CHECK(reinterpret_cast<std::uintptr_t>(memory.reserve(bytes)) % 64 == 0);
   CHECK(memory.capacity() == 1000);
   const long before = testing::allocations;
   memory.reserve(1000);
@@ -139,7 +139,7 @@ TEST_CASE("a paged cache that could not grow its lists is as it was") {
   const heed::tensor_view<const float> three = heed::bhnd(numbers.data(), 1, 1, 3, 2),
                                        twelve = heed::bhnd(numbers.data(), 1, 1, 12, 2);
   heed::paged_kv_cache<float> cache(16, 2, 1, 2, 2);
-  const heed::index s = cache.add_sequence();
+  const heed::size_type s = cache.add_sequence();
   cache.append(s, three, three);
   cache.fork(s);
   const auto same = [&](const heed::paged_kv_cache<float>& c) {
@@ -163,7 +163,7 @@ TEST_CASE("a paged cache that could not grow its lists is as it was") {
             cache, [&](auto& c) { c.remove_sequence(s); }, same) > 0);
   CHECK(testing::fail_each_allocation(
             cache, [&](auto& c) { c.add_sequence(); }, same) > 0);
-  const std::vector<heed::index> both{s, 1};
+  const std::vector<heed::size_type> both{s, 1};
   CHECK(testing::fail_each_allocation(
             cache, [&](auto& c) { c.batch(both); }, same) > 0);
   heed::paged_kv_cache<float> other(3, 4, 1, 2, 2);
@@ -175,7 +175,7 @@ TEST_CASE("a paged cache that could not grow its lists is as it was") {
 TEST_CASE("a paged cache of int8 that could not be assigned is as it was, its numbers too") {
   const testing::tokens<double> t(7, 2, 1, 8, 6, 1);
   heed::paged_kv_cache<std::int8_t> cache(6, 4, 1, 8, 6), other(2, 2, 3, 1, 1);
-  const std::vector<heed::index> one{cache.add_sequence()};
+  const std::vector<heed::size_type> one{cache.add_sequence()};
   t.append(cache, one[0], 0, 7);
   const auto answer = [&](const auto& c) { return testing::reference_from(c.batch(one), t, 4, 7, {}); };
   const heed::rows<double> before = answer(cache);

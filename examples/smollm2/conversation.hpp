@@ -25,7 +25,7 @@ class stopwatch {
 /// A model with its tokenizer.
 struct language_model {
   explicit language_model(const gguf_file& file) : words(file), layers(file) {
-    if (heed::index(words.size()) != layers.config().vocabulary)
+    if (heed::size_type(words.size()) != layers.config().vocabulary)
       file.fail("has " + std::to_string(words.size()) + " tokens, but vectors for " + std::to_string(layers.config().vocabulary));
   }
 
@@ -36,7 +36,7 @@ struct language_model {
 /// What an answer took, and what ended it.
 struct answer_report {
   enum class ending { by_the_model, too_long, context_full, stopped } end = ending::by_the_model;
-  index read = 0, written = 0;  // tokens
+  size_type read = 0, written = 0;  // tokens
   double read_seconds = 0, write_seconds = 0;
 };
 
@@ -44,7 +44,7 @@ struct answer_report {
 class conversation {
  public:
   /// `longest` is how many tokens an answer may have.
-  conversation(const language_model& m, cache_type cache, int threads, sampler choose, index longest)
+  conversation(const language_model& m, cache_type cache, int threads, sampler choose, size_type longest)
       : model_(m), session_(m.layers, cache, threads), choose_(std::move(choose)), longest_(longest) {}
 
   session& reader() { return session_; }
@@ -62,7 +62,7 @@ class conversation {
     const std::vector<token> prompt = chat_message(model_.words, message, tokens_.empty());
     const stopwatch reading;
     const Eigen::VectorXf& logits = read(prompt);
-    report.read = index(prompt.size());
+    report.read = size_type(prompt.size());
     report.read_seconds = reading.seconds();
 
     const stopwatch writing;
@@ -93,7 +93,7 @@ class conversation {
   const language_model& model_;
   session session_;
   sampler choose_;
-  index longest_;
+  size_type longest_;
   std::vector<token> tokens_;
 };
 

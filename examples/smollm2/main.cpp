@@ -29,7 +29,7 @@
 namespace {
 
 using namespace smollm2;
-using smollm2::index;  // and not the one of <strings.h>
+using smollm2::size_type;  // and not the one of <strings.h>
 
 struct settings {
   std::string question, model = model_file(), cache = "float", attention, threads = "1", seed = "1", temperature = "0.2", most = "512";
@@ -57,10 +57,10 @@ cache_type cache_named(const std::string& name) {
   throw std::runtime_error("--cache takes float, bfloat16 or int8, not '" + name + "'");
 }
 
-index whole_number(const std::string& name, const std::string& text, double low, double high) {
+size_type whole_number(const std::string& name, const std::string& text, double low, double high) {
   const double value = number(name, text, low, high);
   if (value != std::floor(value)) throw std::runtime_error(name + " takes a whole number, not '" + text + "'");
-  return index(value);
+  return size_type(value);
 }
 int threads_of(const settings& s) { return int(whole_number("--threads", s.threads, 1, 1024)); }
 
@@ -70,7 +70,7 @@ language_model load(const std::string& path) {
   return language_model(gguf_file(gguf_file::read(path), support::printable(path)));
 }
 
-std::string rate(index tokens, double seconds) { return support::fixed(double(tokens) / seconds, 0); }
+std::string rate(size_type tokens, double seconds) { return support::fixed(double(tokens) / seconds, 0); }
 
 void write_page(std::ofstream& file, const std::string& path, const language_model& m, const conversation& talk,
                 const attention_recorder& recorder) {
@@ -133,7 +133,7 @@ int chat(const settings& s) {
   sampler choose(number("--temperature", s.temperature, 0, 100), 0.9, std::uint64_t(whole_number("--seed", s.seed, 0, 1e15)));
   const cache_type cache = cache_named(s.cache);
   const int threads = threads_of(s);
-  const index longest = whole_number("--tokens", s.most, 1, 1e9);
+  const size_type longest = whole_number("--tokens", s.most, 1, 1e9);
   const language_model m = load(s.model);
   conversation talk(m, cache, threads, std::move(choose), longest);
   attention_recorder recorder(m.layers.config());
@@ -149,14 +149,14 @@ int chat(const settings& s) {
 
 /// Reads a page of text and writes 64 tokens, once for each number of threads.
 int bench(const settings& s) {
-  constexpr index length = 64;
+  constexpr size_type length = 64;
   const cache_type cache = cache_named(s.cache);
   const int most_threads = threads_of(s);
   std::string text = support::read_file(HEED_EXAMPLES_DIR "/data/lighthouse.txt", 1 << 20);
   while (!text.empty() && text.back() == '\n') text.pop_back();
   const language_model m = load(s.model);
   const std::vector<token> prompt = chat_message(m.words, text, true);
-  const index n = index(prompt.size());
+  const size_type n = size_type(prompt.size());
   std::vector<token> written;
   support::table table({"threads", "read, tokens/s", "attention", "write, tokens/s", "attention", "cache"});
   for (int threads = 1; threads <= most_threads;
@@ -170,7 +170,7 @@ int bench(const settings& s) {
       const double read = reading.seconds(), in_reading = reader.attention_seconds();
       const stopwatch writing;
       sampler likeliest(0, 1, 1);
-      while (index(written.size()) < length) {
+      while (size_type(written.size()) < length) {
         written.push_back(likeliest.choose(logits));
         reader.read({written.back()});
       }

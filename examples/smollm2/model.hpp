@@ -34,11 +34,11 @@ using matrix = heed::rows<float>;
 
 /// The sizes of a llama-like decoder.
 struct model_config {
-  index layers, width, heads, kv_heads, head_dim, hidden, context, vocabulary;
+  size_type layers, width, heads, kv_heads, head_dim, hidden, context, vocabulary;
   double rope_base, epsilon;
 
-  index query_cols() const { return heads * head_dim; }
-  index kv_cols() const { return kv_heads * head_dim; }
+  size_type query_cols() const { return heads * head_dim; }
+  size_type kv_cols() const { return kv_heads * head_dim; }
 };
 
 /// The weights of a model of the llama family: RMSNorm, grouped-query attention with rotary positions, and a SwiGLU, layer by layer.
@@ -57,7 +57,7 @@ class model {
     embedding_.add(file, "token_embd.weight", config_.vocabulary);
     if (file.has_tensor("output.weight")) output_.add(file, "output.weight", config_.vocabulary);
     output_norm_ = norm(file, "output_norm.weight");
-    for (index i = 0; i < config_.layers; ++i) layers_.push_back(read_layer(file, "blk." + std::to_string(i) + "."));
+    for (size_type i = 0; i < config_.layers; ++i) layers_.push_back(read_layer(file, "blk." + std::to_string(i) + "."));
   }
 
   const model_config& config() const { return config_; }
@@ -74,7 +74,7 @@ class model {
     const auto size = [&](const std::string& key) {
       const std::int64_t value = file.get<std::int64_t>("llama." + key);
       if (value < 1 || value > (std::int64_t(1) << 24)) file.fail("has " + std::to_string(value) + " as its llama." + key);
-      return index(value);
+      return size_type(value);
     };
     const auto unsupported = [&](const std::string& key) {
       if (file.has(key)) file.fail("has '" + key + "', which is not supported");
@@ -92,7 +92,7 @@ class model {
     c.kv_heads = size("attention.head_count_kv");
     c.hidden = size("feed_forward_length");
     c.context = size("context_length");
-    c.vocabulary = index(file.tensor("token_embd.weight").rows);
+    c.vocabulary = size_type(file.tensor("token_embd.weight").rows);
     if (c.heads % c.kv_heads != 0 || c.width % c.heads != 0)
       file.fail("has " + std::to_string(c.heads) + " heads, " + std::to_string(c.kv_heads) + " for keys and values, and a width of " +
                 std::to_string(c.width) + ": one must divide the other");
@@ -110,7 +110,7 @@ class model {
 
   Eigen::RowVectorXf norm(const gguf_file& file, const std::string& name) const {
     const gguf_tensor& tensor = file.tensor(name);
-    if (tensor.type != tensor_type::f32 || tensor.rows != 1 || index(tensor.cols) != config_.width)
+    if (tensor.type != tensor_type::f32 || tensor.rows != 1 || size_type(tensor.cols) != config_.width)
       file.fail("has a tensor '" + name + "' that is not F32 of the model's width, " + std::to_string(config_.width));
     Eigen::RowVectorXf values(config_.width);
     std::memcpy(values.data(), tensor.data, sizeof(float) * std::size_t(config_.width));
@@ -145,7 +145,7 @@ enum class cache_type { float32, bfloat16, int8 };
 
 /// What one layer's attention had before it and made, for a chunk of tokens: a look inside, see session::watch.
 struct attention_step {
-  index layer;
+  size_type layer;
   const matrix& input;                                   // after the norm, n x width
   heed::tensor_view<const float> query, key, value, out;  // after RoPE, [1, heads, n, head_dim]
   const matrix& projected;                               // n x width
@@ -161,17 +161,17 @@ class session {
         cos_(0, m.config().head_dim / 2),
         sin_(0, m.config().head_dim / 2),
         scratch_(std::size_t(threads)) {
-    for (index i = 0; i < m.config().layers; ++i) caches_.push_back(make_cache(m.config(), type));
+    for (size_type i = 0; i < m.config().layers; ++i) caches_.push_back(make_cache(m.config(), type));
     options_.causal = heed::causal::bottom_right;
     options_.execution.executor = &pool_;
   }
 
   /// Tokens read so far, and how many fit.
-  index position() const { return position_; }
-  index context() const { return model_.config().context; }
+  size_type position() const { return position_; }
+  size_type context() const { return model_.config().context; }
   /// The memory of keys and values, all layers.
-  index cache_bytes() const {
-    index sum = 0;
+  size_type cache_bytes() const {
+    size_type sum = 0;
     for (const any_cache& cache : caches_) sum += std::visit([](const auto& c) { return c.bytes(); }, cache);
     return sum;
   }
@@ -184,13 +184,13 @@ class session {
   /// Reads on, and returns the logits of the token that follows: one for each token of the vocabulary.
   /// Throws std::invalid_argument where there is nothing to read, no room for it, or no such token.
   const Eigen::VectorXf& read(const std::vector<token>& tokens) {
-    const index n = index(tokens.size());
+    const size_type n = size_type(tokens.size());
     if (n == 0) throw std::invalid_argument("there is nothing to read");
     if (n > context() - position_)
       throw std::invalid_argument("the text has " + std::to_string(position_ + n) + " tokens, but the model's context has " + std::to_string(context()));
     for (const token t : tokens)
       if (t < 0 || t >= model_.config().vocabulary) throw std::invalid_argument("there is no token " + std::to_string(t));
-    for (index first = 0; first < n; first += chunk) read_chunk(tokens.data() + first, (std::min)(chunk, n - first));
+    for (size_type first = 0; first < n; first += chunk) read_chunk(tokens.data() + first, (std::min)(chunk, n - first));
     normalise(x_.bottomRows(1), model_.output_norm(), normed_);
     logits_.resize(model_.config().vocabulary);
     model_.output().multiply(normed_.data(), logits_.data(), pool_);
@@ -201,11 +201,11 @@ class session {
   using any_cache = std::variant<heed::kv_cache<float>, heed::kv_cache<Eigen::bfloat16>, heed::kv_cache<std::int8_t>>;
 
   /// Tokens that go through the layers together, so that a dequantised weight serves them all.
-  static constexpr index chunk = 512;
+  static constexpr size_type chunk = 512;
   /// Up to so many tokens multiply the quantised weights themselves; dequantising costs as much as about five such products.
-  static constexpr index few = 5;
+  static constexpr size_type few = 5;
   /// Outputs whose weights are dequantised together, by one worker: few enough to stay in the second cache level and to be shared out.
-  static constexpr index block = 96;
+  static constexpr size_type block = 96;
   struct scratch {
     matrix weights;
     heed::workspace memory;
@@ -221,7 +221,7 @@ class session {
   void normalise(const Rows& x, const Eigen::RowVectorXf& weight, matrix& out) const {
     const float epsilon = float(model_.config().epsilon), width = float(x.cols());
     out.resize(x.rows(), x.cols());
-    for (index i = 0; i < x.rows(); ++i)
+    for (size_type i = 0; i < x.rows(); ++i)
       out.row(i) = x.row(i).cwiseProduct(weight) * (1 / std::sqrt(x.row(i).squaredNorm() / width + epsilon));
   }
 
@@ -229,12 +229,12 @@ class session {
   void project(const matrix& x, const quantised_matrix& weight, matrix& out) {
     out.resize(x.rows(), weight.rows());
     if (x.rows() <= few) {
-      for (index i = 0; i < x.rows(); ++i) weight.multiply(x.row(i).data(), out.row(i).data(), pool_);
+      for (size_type i = 0; i < x.rows(); ++i) weight.multiply(x.row(i).data(), out.row(i).data(), pool_);
       return;
     }
-    share_out(pool_, (weight.rows() + block - 1) / block, [&](index i, int worker) {
+    share_out(pool_, (weight.rows() + block - 1) / block, [&](size_type i, int worker) {
       scratch& own = scratch_[std::size_t(worker)];
-      const index first = i * block, count = (std::min)(block, weight.rows() - first);
+      const size_type first = i * block, count = (std::min)(block, weight.rows() - first);
       own.weights.resize(weight.cols(), block);
       weight.dequantise(first, count, own.weights.data(), block);
       heed::project_into(x, own.weights.leftCols(count), out.middleCols(first, count), {}, own.memory);
@@ -242,29 +242,29 @@ class session {
   }
 
   /// The angles of positions up to `end`.
-  void extend_rope(index end) {
-    const index from = cos_.rows();
+  void extend_rope(size_type end) {
+    const size_type from = cos_.rows();
     if (end <= from) return;
     heed::rope_options options;
     options.base = model_.config().rope_base;
     const Eigen::ArrayXd frequencies = heed::rope_frequencies(model_.config().head_dim, options).frequencies;
-    const index to = (std::max)(end, 2 * from);
+    const size_type to = (std::max)(end, 2 * from);
     cos_.conservativeResize(to, Eigen::NoChange);
     sin_.conservativeResize(to, Eigen::NoChange);
-    for (index p = from; p < to; ++p) {
+    for (size_type p = from; p < to; ++p) {
       cos_.row(p) = (double(p) * frequencies).cos().cast<float>();
       sin_.row(p) = (double(p) * frequencies).sin().cast<float>();
     }
   }
 
-  void read_chunk(const token* tokens, index n) {
+  void read_chunk(const token* tokens, size_type n) {
     const model_config& c = model_.config();
     extend_rope(position_ + n);
     positions_.setLinSpaced(n, position_, position_ + n - 1);
     x_.resize(n, c.width);
-    for (index i = 0; i < n; ++i) model_.embedding().row(tokens[i], x_.row(i).data());
+    for (size_type i = 0; i < n; ++i) model_.embedding().row(tokens[i], x_.row(i).data());
 
-    for (index l = 0; l < c.layers; ++l) {
+    for (size_type l = 0; l < c.layers; ++l) {
       const model::layer& layer = model_.layers()[std::size_t(l)];
       normalise(x_, layer.attention_norm, normed_);
       project(normed_, layer.qkv, qkv_);
@@ -292,13 +292,13 @@ class session {
   }
 
   /// Heads side by side in the columns of a matrix, from column `first` on.
-  heed::tensor_view<float> heads_of(matrix& m, index first, index heads) const {
-    const index d = model_.config().head_dim;
+  heed::tensor_view<float> heads_of(matrix& m, size_type first, size_type heads) const {
+    const size_type d = model_.config().head_dim;
     return {m.data() + first, 1, heads, m.rows(), d, 0, d, m.cols(), 1};
   }
 
   /// heads_ = attention of the queries in qkv_ over all keys and values so far, those in qkv_ too.
-  void attend(index layer, index n) {
+  void attend(size_type layer, size_type n) {
     const auto start = std::chrono::steady_clock::now();
     const model_config& c = model_.config();
     const heed::tensor_view<float> query = heads_of(qkv_, 0, c.heads), key = heads_of(qkv_, c.query_cols(), c.kv_heads),
@@ -321,11 +321,11 @@ class session {
   heed::attention_options options_;
   heed::workspace memory_;
   std::vector<any_cache> caches_;
-  index position_ = 0;
+  size_type position_ = 0;
   double attention_seconds_ = 0;
   std::function<void(const attention_step&)> look_;
   matrix cos_, sin_;  // a row a position
-  Eigen::Matrix<index, Eigen::Dynamic, 1> positions_;
+  Eigen::Matrix<size_type, Eigen::Dynamic, 1> positions_;
   matrix x_, normed_, qkv_, heads_, projected_, gate_up_, hidden_;
   std::vector<scratch> scratch_;  // one a worker
   Eigen::VectorXf logits_;

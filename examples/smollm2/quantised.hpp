@@ -31,7 +31,7 @@ constexpr int vector_bytes = 32;
 #else
 constexpr int vector_bytes = 16;
 #endif
-constexpr index lanes = vector_bytes / 4;
+constexpr size_type lanes = vector_bytes / 4;
 using float_lanes = float __attribute__((vector_size(vector_bytes)));
 using word_lanes = std::uint32_t __attribute__((vector_size(vector_bytes)));
 using int_lanes = std::int32_t __attribute__((vector_size(vector_bytes)));
@@ -70,23 +70,23 @@ inline float_lanes half_floats(const unsigned char* from) {
 class quantised_matrix {
  public:
   /// The numbers are in `memory`, which must live as long.
-  quantised_matrix(index cols, std::pmr::memory_resource& memory) : cols_(cols), memory_(&memory) {}
+  quantised_matrix(size_type cols, std::pmr::memory_resource& memory) : cols_(cols), memory_(&memory) {}
 
-  index rows() const { return rows_; }
-  index cols() const { return cols_; }
+  size_type rows() const { return rows_; }
+  size_type cols() const { return cols_; }
 
   /// Puts the rows of a tensor under those that are there. Throws std::runtime_error for other sizes or types than fit.
-  void add(const gguf_file& file, const std::string& name, index rows) {
+  void add(const gguf_file& file, const std::string& name, size_type rows) {
     const gguf_tensor& tensor = file.tensor(name);
     if (tensor.type == tensor_type::f32) file.fail("stores matrix '" + name + "' as F32; supported are Q4_1 and Q8_0");
-    if (index(tensor.rows) != rows || index(tensor.cols) != cols_)
+    if (size_type(tensor.rows) != rows || size_type(tensor.cols) != cols_)
       file.fail("has a tensor '" + name + "' of " + std::to_string(tensor.rows) + " x " + std::to_string(tensor.cols) + " where " +
                 std::to_string(rows) + " x " + std::to_string(cols_) + " are needed");
     const std::size_t bytes = std::size_t(cols_ / block) * block_bytes(tensor.type), panels = std::size_t((rows + lanes - 1) / lanes);
     unsigned char* data = static_cast<unsigned char*>(memory_->allocate(panels * bytes, 64));
     std::memset(data, 0, panels * bytes);
-    for (index first = 0; first < rows; first += lanes, data += bytes) {
-      const index count = (std::min)(rows - first, lanes);
+    for (size_type first = 0; first < rows; first += lanes, data += bytes) {
+      const size_type count = (std::min)(rows - first, lanes);
       pack_panel(tensor, first, count, data);
       panels_.push_back({tensor.type, data, rows_ + first, count});
     }
@@ -96,44 +96,44 @@ class quantised_matrix {
   /// y[rows] = W x[cols].
   void multiply(const float* x, float* y, heed::executor& pool) const {
     const product p(*this, x, y);
-    constexpr index portion = 8;  // panels
-    const index n = index(panels_.size());
-    share_out(pool, (n + portion - 1) / portion, [&](index i, int) {
-      for (index j = i * portion; j < (std::min)(n, (i + 1) * portion); ++j) multiply_panel(panels_[std::size_t(j)], p);
+    constexpr size_type portion = 8;  // panels
+    const size_type n = size_type(panels_.size());
+    share_out(pool, (n + portion - 1) / portion, [&](size_type i, int) {
+      for (size_type j = i * portion; j < (std::min)(n, (i + 1) * portion); ++j) multiply_panel(panels_[std::size_t(j)], p);
     });
   }
 
   /// Writes rows [first, first + count) as floats in columns: element (column, row - first) to out[column * out_row + row - first].
   /// A panel begins at `first`, and out_row leaves room for whole panels.
-  void dequantise(index first, index count, float* out, index out_row) const {
+  void dequantise(size_type first, size_type count, float* out, size_type out_row) const {
     for (auto p = panel_of(first); p != panels_.end() && p->first < first + count; ++p)
-      for (index b = 0; b < cols_ / block; ++b) dequantise_block(*p, b, out + b * block * out_row + p->first - first, out_row);
+      for (size_type b = 0; b < cols_ / block; ++b) dequantise_block(*p, b, out + b * block * out_row + p->first - first, out_row);
   }
   /// One row as floats.
-  void row(index r, float* out) const {
+  void row(size_type r, float* out) const {
     const panel& p = *panel_of(r);
     float values[block * lanes];
-    for (index b = 0; b < cols_ / block; ++b) {
+    for (size_type b = 0; b < cols_ / block; ++b) {
       dequantise_block(p, b, values, lanes);
-      for (index c = 0; c < block; ++c) out[b * block + c] = values[c * lanes + r - p.first];
+      for (size_type c = 0; c < block; ++c) out[b * block + c] = values[c * lanes + r - p.first];
     }
   }
 
  private:
-  static constexpr index block = 32;
-  static constexpr index ahead = 2048;  // bytes; asking for what comes next early makes a product 7 % faster on a Zen 3
+  static constexpr size_type block = 32;
+  static constexpr size_type ahead = 2048;  // bytes; asking for what comes next early makes a product 7 % faster on a Zen 3
   struct panel {
     tensor_type type;
     const unsigned char* data;
-    index first, count;  // its rows
+    size_type first, count;  // its rows
   };
 
   /// What the workers share while they multiply.
   struct product {
     product(const quantised_matrix& m, const float* from, float* to)
         : x(from), y(to), shrunk(std::size_t(m.cols_)), sums(std::size_t(m.cols_ / block)) {
-      for (index c = 0; c < m.cols_; ++c) shrunk[std::size_t(c)] = x[c] * (1.0f / float(1 << place(c)));
-      for (index b = 0; b < m.cols_ / block; ++b) sums[std::size_t(b)] = Eigen::Map<const Eigen::ArrayXf>(x + b * block, block).sum();
+      for (size_type c = 0; c < m.cols_; ++c) shrunk[std::size_t(c)] = x[c] * (1.0f / float(1 << place(c)));
+      for (size_type b = 0; b < m.cols_ / block; ++b) sums[std::size_t(b)] = Eigen::Map<const Eigen::ArrayXf>(x + b * block, block).sum();
     }
     const float* x;
     float* y;
@@ -143,16 +143,16 @@ class quantised_matrix {
 
   /// Where in its half of a word the nibble of a column is, in bits. It is not shifted down, that would take time: it is taken as it
   /// is.
-  static constexpr int place(index column) { return int(column % 4) * 4; }
+  static constexpr int place(size_type column) { return int(column % 4) * 4; }
 
-  std::vector<panel>::const_iterator panel_of(index row) const {
-    return std::prev(std::upper_bound(panels_.begin(), panels_.end(), row, [](index r, const panel& p) { return r < p.first; }));
+  std::vector<panel>::const_iterator panel_of(size_type row) const {
+    return std::prev(std::upper_bound(panels_.begin(), panels_.end(), row, [](size_type r, const panel& p) { return r < p.first; }));
   }
 
   static std::size_t block_bytes(tensor_type type) { return lanes * block_of(type).bytes; }
 
   /// Lanes past the last row stay 0.
-  static void pack_panel(const gguf_tensor& tensor, index first, index count, unsigned char* to) {
+  static void pack_panel(const gguf_tensor& tensor, size_type first, size_type count, unsigned char* to) {
     const std::size_t file_block = block_of(tensor.type).bytes, blocks = tensor.cols / block;
     const std::size_t head = tensor.type == tensor_type::q4_1 ? 4 : 2;
     for (std::size_t b = 0; b < blocks; ++b, to += block_bytes(tensor.type)) {
@@ -177,12 +177,12 @@ class quantised_matrix {
   /// times 2^place(c).
   template <tensor_type Type, typename Use>
   [[gnu::always_inline]] static void for_each_column(const unsigned char* words, const Use& use) {
-    constexpr index in_word = Type == tensor_type::q4_1 ? 8 : 4;
+    constexpr size_type in_word = Type == tensor_type::q4_1 ? 8 : 4;
 #pragma GCC unroll 8
-    for (index c = 0; c < block; c += in_word, words += vector_bytes) {
+    for (size_type c = 0; c < block; c += in_word, words += vector_bytes) {
       const word_lanes w = load<word_lanes>(words);
 #pragma GCC unroll 8
-      for (index i = 0; i < in_word; ++i) {
+      for (size_type i = 0; i < in_word; ++i) {
         if constexpr (Type == tensor_type::q4_1) {
           const word_lanes half = i < 4 ? w : w >> 16;
           use(c, i, __builtin_convertvector(same_bits<int_lanes>(half & (15u << place(i))), float_lanes));
@@ -201,34 +201,34 @@ class quantised_matrix {
   template <tensor_type Type>
   float_lanes panel_sums(const panel& p, const product& with) const {
     constexpr bool nibbles = Type == tensor_type::q4_1;
-    constexpr index bytes = nibbles ? 20 * lanes : 34 * lanes, head = nibbles ? 4 * lanes : 2 * lanes;
+    constexpr size_type bytes = nibbles ? 20 * lanes : 34 * lanes, head = nibbles ? 4 * lanes : 2 * lanes;
     const unsigned char* data = p.data;
     const float* x = nibbles ? with.shrunk.data() : with.x;
     float_lanes total{};
-    for (index b = 0; b < cols_ / block; ++b, data += bytes, x += block) {
-      for (index line = 0; line < bytes; line += 64) __builtin_prefetch(data + ahead + line);
+    for (size_type b = 0; b < cols_ / block; ++b, data += bytes, x += block) {
+      for (size_type line = 0; line < bytes; line += 64) __builtin_prefetch(data + ahead + line);
       float_lanes sums[4] = {};  // four chains of additions, so that none waits for the one before
-      for_each_column<Type>(data + head, [&](index c, index i, const float_lanes& q) { sums[i % 4] += q * x[c + i]; });
+      for_each_column<Type>(data + head, [&](size_type c, size_type i, const float_lanes& q) { sums[i % 4] += q * x[c + i]; });
       total += half_floats(data) * ((sums[0] + sums[1]) + (sums[2] + sums[3]));
       if (nibbles) total += half_floats(data + 2 * lanes) * with.sums[std::size_t(b)];
     }
     return total;
   }
 
-  void dequantise_block(const panel& p, index b, float* out, index out_row) const {
+  void dequantise_block(const panel& p, size_type b, float* out, size_type out_row) const {
     const unsigned char* const data = p.data + std::size_t(b) * block_bytes(p.type);
     const float_lanes d = half_floats(data);
-    const auto put = [&](index c, const float_lanes& values) { std::memcpy(out + c * out_row, &values, sizeof values); };
+    const auto put = [&](size_type c, const float_lanes& values) { std::memcpy(out + c * out_row, &values, sizeof values); };
     if (p.type == tensor_type::q4_1) {
       const float_lanes m = half_floats(data + 2 * lanes);
       for_each_column<tensor_type::q4_1>(
-          data + 4 * lanes, [&](index c, index i, const float_lanes& q) { put(c + i, d * (q * (1.0f / float(1 << place(i)))) + m); });
+          data + 4 * lanes, [&](size_type c, size_type i, const float_lanes& q) { put(c + i, d * (q * (1.0f / float(1 << place(i)))) + m); });
     } else {
-      for_each_column<tensor_type::q8_0>(data + 2 * lanes, [&](index c, index i, const float_lanes& q) { put(c + i, d * q); });
+      for_each_column<tensor_type::q8_0>(data + 2 * lanes, [&](size_type c, size_type i, const float_lanes& q) { put(c + i, d * q); });
     }
   }
 
-  index rows_ = 0, cols_;
+  size_type rows_ = 0, cols_;
   std::pmr::memory_resource* memory_;
   std::vector<panel> panels_;
 };

@@ -87,7 +87,7 @@ void attention_into(const Query& query, const Key& key, const Value& value, Out&
 /// largest need at any lengths.
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value,
           typename... Terms>
-index attention_workspace_bytes(const Query& query, const Key& key, const Value& value, const attention_options& options = {},
+size_type attention_workspace_bytes(const Query& query, const Key& key, const Value& value, const attention_options& options = {},
                                 const Terms&... terms) {
   constexpr const char* name = "attention_workspace_bytes";
   const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in(name, query, key, value);

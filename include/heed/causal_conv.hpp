@@ -63,7 +63,7 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
   check_view(name, "x", x);
   check_execution_without_kernels(name, options.execution);
   check_view(name, "weight", weight);
-  const index channels = x.cols, taps = weight.cols, past = taps - 1;
+  const size_type channels = x.cols, taps = weight.cols, past = taps - 1;
   if (taps < 1) fail_with("heed::", name, ": weight: taps must be 1 or more, but is ", taps);
   check_extent(name, "weight", "batch", weight.batch, x.batch);
   check_extent(name, "weight", "heads", weight.heads, x.heads);
@@ -79,23 +79,23 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
   check_carry(name, given.carry, x.batch, x.heads, past, "weight's taps - 1,", channels, "x's channels");
   check_apart(name, {"out", out}, {"carry", given.carry}, "x", x, "weight", weight, "channel_bias", given.channel_bias);
 
-  for_each_head(x.batch, x.heads, options.execution, [&](index b, index h) {
+  for_each_head(x.batch, x.heads, options.execution, [&](size_type b, size_type h) {
     const matrix_view<Weight> weights = broadcast_head(weight, b, h);
     // Token t of z, which counts from the oldest input of the past.
-    const auto z = [&](index t, index c) {
+    const auto z = [&](size_type t, size_type c) {
       if (t >= past) return Acc(x(b, h, t - past, c));
       return given.carry ? Acc((*given.carry)(b, h, t, c)) : Acc(0);
     };
-    for (index t = 0; t < x.rows; ++t)
-      for (index c = 0; c < channels; ++c) {
+    for (size_type t = 0; t < x.rows; ++t)
+      for (size_type c = 0; c < channels; ++c) {
         Acc sum(0);
-        for (index i = 0; i < taps; ++i) sum += Acc(Acc(weights(c, i)) * z(t + i, c));
+        for (size_type i = 0; i < taps; ++i) sum += Acc(Acc(weights(c, i)) * z(t + i, c));
         if (given.channel_bias) sum += Acc((*given.channel_bias)(0, 0, 0, c));
         out(b, h, t, c) = Scalar(options.activation == activation::silu ? silu(sum) : sum);
       }
     if (given.carry)
-      for (index t = 0; t < past; ++t)  // ascending: a row is read before it is written
-        for (index c = 0; c < channels; ++c) (*given.carry)(b, h, t, c) = z(x.rows + t, c);
+      for (size_type t = 0; t < past; ++t)  // ascending: a row is read before it is written
+        for (size_type c = 0; c < channels; ++c) (*given.carry)(b, h, t, c) = z(x.rows + t, c);
   });
 }
 }  // namespace detail

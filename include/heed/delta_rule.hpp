@@ -22,7 +22,7 @@ struct delta_rule_options {
   /// Multiplies the read. Absent: 1 / sqrt(head_dim). 0 is a literal 0.
   std::optional<double> scale{};
   /// Tokens that are computed together, at most 48; 0 is the library's choice. It changes time and rounding, nothing else.
-  index chunk = 0;
+  size_type chunk = 0;
   /// Instruction set, threads, pool.
   heed::execution execution{};
 };
@@ -83,7 +83,7 @@ void multi_head_delta_rule_into(const tensor_view<Query>& query, const tensor_vi
 /// The bytes of the workspace that this call of multi_head_delta_rule_into takes: out does not matter. 0 where it takes the recurrent
 /// form, which allocates a state and three rows for each head.
 template <typename Query, typename Key, typename Value, typename Beta, typename... Terms>
-index multi_head_delta_rule_workspace_bytes(const tensor_view<Query>& query, const tensor_view<Key>& key,
+size_type multi_head_delta_rule_workspace_bytes(const tensor_view<Query>& query, const tensor_view<Key>& key,
                                             const tensor_view<Value>& value, const tensor_view<Beta>& beta,
                                             const delta_rule_options& options, const Terms&... terms) {
   using Scalar = std::remove_const_t<Query>;

@@ -40,7 +40,7 @@ struct heatmap_options {
   /// A row with more columns than this stores only so many of its largest weights (a page, not an SVG); 0 stores every weight. One
   /// takes 3 to 5 bytes, a weight of 0 none. Set it to 16 or so for a page with every head of a model. Of the others the page
   /// knows, and shows, a bound: the largest in each of 64 x 64 blocks.
-  index keep_per_row = 2048;
+  size_type keep_per_row = 2048;
 };
 
 namespace detail {
@@ -126,8 +126,8 @@ inline void append_number(std::vector<unsigned char>& bytes, unsigned n) {
 template <typename Derived>
 void check_weights(const char* function, const Eigen::DenseBase<Derived>& weights, std::size_t row_labels, std::size_t col_labels) {
   check_memory(function, "weights", weights);
-  check_equal(function, "row_labels: size", static_cast<index>(row_labels), "weights' rows", weights.rows());
-  check_equal(function, "col_labels: size", static_cast<index>(col_labels), "weights' columns", weights.cols());
+  check_equal(function, "row_labels: size", static_cast<size_type>(row_labels), "weights' rows", weights.rows());
+  check_equal(function, "col_labels: size", static_cast<size_type>(col_labels), "weights' columns", weights.cols());
 }
 inline void check_page(const char* function, std::size_t row_labels, std::size_t col_labels, const heatmap_options& options) {
   const std::size_t most = 65535, longest = (std::max)(row_labels, col_labels);
@@ -174,7 +174,7 @@ class heatmap_page {
   /// Adds the map of one head: weights n_q x n_kv, any real scalar. An empty title reads "layer L, head H".
   /// Throws std::invalid_argument where the weights do not have the labels' sizes.
   template <typename Derived>
-  void add(const Eigen::DenseBase<Derived>& weights, index layer = 0, index head = 0, const std::string& title = {}) {
+  void add(const Eigen::DenseBase<Derived>& weights, size_type layer = 0, size_type head = 0, const std::string& title = {}) {
     detail::check_weights("heatmap_page::add", weights, row_labels_.size(), col_labels_.size());
     const rows<double> values = weights.derived().template cast<double>();
     const summary of_map = summarise(values);
@@ -220,18 +220,18 @@ class heatmap_page {
     // In nats, the mean over the whole rows, each divided by its sum: one with a cell that is no weight, or with nothing in it, has
     // none.
     double entropy = 0;
-    index whole_rows = 0;
-    index lowest = 0, highest = -1;  // column - row of every cell that is not 0 is between these: all that a mask lets through
+    size_type whole_rows = 0;
+    size_type lowest = 0, highest = -1;  // column - row of every cell that is not 0 is between these: all that a mask lets through
   };
 
   static summary summarise(const rows<double>& values) {
     summary s;
     double entropy = 0;
-    for (index r = 0; r < values.rows(); ++r) {
+    for (size_type r = 0; r < values.rows(); ++r) {
       double largest = 0, sum = 0;  // the sum in units of the largest, so that it is a number whatever the weights are
       bool all_weights = true;
-      index first = values.cols(), last = -1;
-      for (index c = 0; c < values.cols(); ++c) {
+      size_type first = values.cols(), last = -1;
+      for (size_type c = 0; c < values.cols(); ++c) {
         const double w = values(r, c);
         if (w == 0 && detail::is_weight(w)) continue;
         first = (std::min)(first, c);
@@ -249,8 +249,8 @@ class heatmap_page {
         s.highest = none_before ? last - r : (std::max)(s.highest, last - r);
       }
       if (!all_weights || last < 0) continue;
-      for (index c = first; c <= last; ++c) sum += values(r, c) / largest;
-      for (index c = first; c <= last; ++c) {
+      for (size_type c = first; c <= last; ++c) sum += values(r, c) / largest;
+      for (size_type c = first; c <= last; ++c) {
         const double share = values(r, c) / largest / sum;
         if (share > 0) entropy -= share * std::log(share);
       }
@@ -269,30 +269,30 @@ class heatmap_page {
     std::string head, cells;  // what the page says about it; its weights
   };
   struct packed_map {
-    index kept;   // codes a row, where rows are shortened; else 0
-    index block;  // cells on the side of a block of `rest`
+    size_type kept;   // codes a row, where rows are shortened; else 0
+    size_type block;  // cells on the side of a block of `rest`
     std::string json;
   };
   /// `data`: row by row how many codes are kept, then each with the step from the column before it. `rest`, where rows are shortened:
   /// of the codes left out in each block of `block` x `block` cells the largest, as a byte. It is a bound: the square of that byte
   /// over 255 is at least the code's share of the largest one.
   packed_map pack(const rows<double>& values, const summary& of_map) const {
-    constexpr index blocks_a_side = 64;
+    constexpr size_type blocks_a_side = 64;
     const bool shortened = options_.keep_per_row > 0 && values.cols() > options_.keep_per_row;
-    const index keep = shortened ? options_.keep_per_row : values.cols(), longest = (std::max)(values.rows(), values.cols());
-    const index block = (longest + blocks_a_side - 1) / blocks_a_side, across = shortened ? (values.cols() + block - 1) / block : 0;
+    const size_type keep = shortened ? options_.keep_per_row : values.cols(), longest = (std::max)(values.rows(), values.cols());
+    const size_type block = (longest + blocks_a_side - 1) / blocks_a_side, across = shortened ? (values.cols() + block - 1) / block : 0;
     std::vector<unsigned char> bytes;
     std::vector<std::uint32_t> most_left_out(
-        static_cast<std::size_t>(across * ((values.rows() + block - 1) / (std::max)(block, index{1}))));
+        static_cast<std::size_t>(across * ((values.rows() + block - 1) / (std::max)(block, size_type{1}))));
 
     // Code and column as one number: the largest codes first, the first columns among equals. A cell that is no weight outdoes every
     // weight, so that none is hidden.
     constexpr std::uint32_t last_column = 0xFFFF;
     const auto column_of = [](std::uint32_t cell) { return last_column - (cell & last_column); };
     std::vector<std::uint32_t> cells;
-    for (index r = 0; r < values.rows(); ++r) {
+    for (size_type r = 0; r < values.rows(); ++r) {
       cells.clear();
-      for (index c = (std::max)(index{0}, r + of_map.lowest); c < (std::min)(values.cols(), r + of_map.highest + 1); ++c)
+      for (size_type c = (std::max)(size_type{0}, r + of_map.lowest); c < (std::min)(values.cols(), r + of_map.highest + 1); ++c)
         if (const unsigned code = code_of(values(r, c), of_map.max))
           cells.push_back(code << 16 | (last_column - static_cast<std::uint32_t>(c)));
       const std::size_t count = (std::min)(cells.size(), static_cast<std::size_t>(keep));
@@ -308,7 +308,7 @@ class heatmap_page {
       }
       for (auto cell = left_out; cell != cells.end(); ++cell) {
         std::uint32_t& most =
-            most_left_out[static_cast<std::size_t>(r / block * across + static_cast<index>(column_of(*cell)) / block)];
+            most_left_out[static_cast<std::size_t>(r / block * across + static_cast<size_type>(column_of(*cell)) / block)];
         most = (std::max)(most, *cell >> 16);
       }
     }
@@ -360,22 +360,22 @@ std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vec
                         const std::vector<std::string>& col_labels, const heatmap_options& options = {}) {
   detail::check_weights("heatmap_svg", weights, row_labels.size(), col_labels.size());
   const rows<double> values = weights.derived().template cast<double>();
-  const index n_q = values.rows(), n_kv = values.cols(), longest = (std::max)((std::max)(n_q, n_kv), index{1});
-  const index block = (longest + 159) / 160, side = (longest + block - 1) / block;
-  const index cell = (std::max)(index{5}, (std::min)(index{22}, 760 / side)),
+  const size_type n_q = values.rows(), n_kv = values.cols(), longest = (std::max)((std::max)(n_q, n_kv), size_type{1});
+  const size_type block = (longest + 159) / 160, side = (longest + block - 1) / block;
+  const size_type cell = (std::max)(size_type{5}, (std::min)(size_type{22}, 760 / side)),
               every = (12 + cell - 1) / cell;  // pixels; blocks a label
-  const index left = 120, top = 150, width = left + cell * ((n_kv + block - 1) / block) + 10,
+  const size_type left = 120, top = 150, width = left + cell * ((n_kv + block - 1) / block) + 10,
               height = top + cell * ((n_q + block - 1) / block) + 10;
 
   double max = 0;
-  for (index r = 0; r < n_q; ++r)
-    for (index c = 0; c < n_kv; ++c)
+  for (size_type r = 0; r < n_q; ++r)
+    for (size_type c = 0; c < n_kv; ++c)
       if (detail::is_weight(values(r, c))) max = (std::max)(max, values(r, c));
 
-  const auto label_of = [](const std::vector<std::string>& labels, index i) {
+  const auto label_of = [](const std::vector<std::string>& labels, size_type i) {
     return detail::markup_text(labels[static_cast<std::size_t>(i)]);
   };
-  const auto short_label = [&](const std::vector<std::string>& labels, index i) {
+  const auto short_label = [&](const std::vector<std::string>& labels, size_type i) {
     std::string text;
     const std::string& all = labels[static_cast<std::size_t>(i)];
     std::size_t at = 0;
@@ -396,18 +396,18 @@ std::string heatmap_svg(const Eigen::DenseBase<Derived>& weights, const std::vec
       << "<style>text{font:11px system-ui,'DejaVu Sans',sans-serif;fill:#57535f}.t{font-size:15px;font-weight:600}.w{fill:#b0155f}"
       << ".x{fill:#00a3a3}@media(prefers-color-scheme:dark){text{fill:#b5b0c0}.w{fill:#ff8f5a}}</style>\n"
       << "<text class=\"t\" x=\"10\" y=\"22\">" << detail::markup_text(options.title) << "</text>\n";
-  for (index r = 0; r * block < n_q; r += every)
+  for (size_type r = 0; r * block < n_q; r += every)
     svg << "<text x=\"" << left - 6 << "\" y=\"" << top + r * cell + cell / 2 + 4 << "\" text-anchor=\"end\">"
         << short_label(row_labels, r * block) << "</text>\n";
-  for (index c = 0; c * block < n_kv; c += every)
+  for (size_type c = 0; c * block < n_kv; c += every)
     svg << "<text transform=\"translate(" << left + c * cell + cell / 2 + 4 << " " << top - 6 << ") rotate(-90)\">"
         << short_label(col_labels, c * block) << "</text>\n";
 
-  for (index r = 0; r < n_q; r += block) {
-    for (index c = 0; c < n_kv; c += block) {
-      index at_r = r, at_c = c;  // the block's largest weight; a cell that is no weight outdoes them all
-      for (index i = r; i < (std::min)(n_q, r + block); ++i) {
-        for (index j = c; j < (std::min)(n_kv, c + block); ++j) {
+  for (size_type r = 0; r < n_q; r += block) {
+    for (size_type c = 0; c < n_kv; c += block) {
+      size_type at_r = r, at_c = c;  // the block's largest weight; a cell that is no weight outdoes them all
+      for (size_type i = r; i < (std::min)(n_q, r + block); ++i) {
+        for (size_type j = c; j < (std::min)(n_kv, c + block); ++j) {
           const double best = values(at_r, at_c), w = values(i, j);
           if (detail::is_weight(best) && (!detail::is_weight(w) || w > best)) at_r = i, at_c = j;
         }

@@ -17,9 +17,9 @@ HEED_NAMESPACE_BEGIN
 /// Throws std::invalid_argument for negative numbers and for a product that an index cannot hold.
 ///
 /// @code
-/// static_assert(heed::kv_cache_bytes(32, 8, 128, 8192, 2) == heed::index{1} << 30, "Llama 3.1 8B, 8K tokens, bfloat16");
+/// static_assert(heed::kv_cache_bytes(32, 8, 128, 8192, 2) == heed::size_type{1} << 30, "Llama 3.1 8B, 8K tokens, bfloat16");
 /// @endcode
-constexpr index kv_cache_bytes(index layers, index num_kv_heads, index head_dim, index length, index bytes_per_element) {
+constexpr size_type kv_cache_bytes(size_type layers, size_type num_kv_heads, size_type head_dim, size_type length, size_type bytes_per_element) {
   if (layers < 0 || num_kv_heads < 0 || head_dim < 0 || length < 0 || bytes_per_element < 0)
     detail::fail_with("heed::kv_cache_bytes: numbers must not be negative, but are layers ", layers, ", num_kv_heads ", num_kv_heads,
                       ", head_dim ", head_dim, ", length ", length, ", bytes_per_element ", bytes_per_element);
@@ -29,14 +29,14 @@ constexpr index kv_cache_bytes(index layers, index num_kv_heads, index head_dim,
 
 namespace detail {
 /// A cache of these extents must have a countable size; its largest list takes 8 bytes an element.
-inline void check_storage(const char* function, const std::array<index, 4>& extents) {
-  const auto some = [&](std::size_t axis) { return (std::max)(extents[axis], index{1}); };
+inline void check_storage(const char* function, const std::array<size_type, 4>& extents) {
+  const auto some = [&](std::size_t axis) { return (std::max)(extents[axis], size_type{1}); };
   product(function, "size in bytes", {some(0), some(1), some(2), some(3), 8});
 }
 /// Tokens to append must be those of a cache of num_kv_heads heads.
 template <typename Key, typename Value>
-void check_tokens(const char* function, const tensor_view<Key>& key, const tensor_view<Value>& value, index num_kv_heads,
-                  index key_dim, index value_dim) {
+void check_tokens(const char* function, const tensor_view<Key>& key, const tensor_view<Value>& value, size_type num_kv_heads,
+                  size_type key_dim, size_type value_dim) {
   check_view(function, "key", key);
   check_view(function, "value", value);
   check_equal(function, "value: batch", value.batch, "key's batch", key.batch);
@@ -70,7 +70,7 @@ class kv_cache {
  public:
   /// head_dim of keys and values; capacity is the number of tokens to reserve for each sequence; window is that of
   /// attention_options::window_left.
-  kv_cache(index batch, index num_kv_heads, index key_dim, index value_dim, index capacity = 64, index window = -1)
+  kv_cache(size_type batch, size_type num_kv_heads, size_type key_dim, size_type value_dim, size_type capacity = 64, size_type window = -1)
       : key_(batch, num_kv_heads, key_dim), value_(batch, num_kv_heads, value_dim), window_(window) {
     if (batch < 0 || num_kv_heads < 0 || key_dim < 0 || value_dim < 0 || capacity < 0)
       detail::fail_with("heed::kv_cache: sizes must not be negative, but are batch ", batch, ", num_kv_heads ", num_kv_heads,
@@ -106,33 +106,33 @@ class kv_cache {
   }
 
   /// How many sequences the cache holds.
-  index batch() const { return static_cast<index>(lengths_.size()); }
+  size_type batch() const { return static_cast<size_type>(lengths_.size()); }
   /// How many key/value heads each sequence has.
-  index num_kv_heads() const { return key_.heads; }
+  size_type num_kv_heads() const { return key_.heads; }
   /// How many tokens before its own a later query may look back to; -1: all.
-  index window() const { return window_; }
+  size_type window() const { return window_; }
   /// How many tokens of each sequence there is room for.
-  index capacity() const { return capacity_; }
+  size_type capacity() const { return capacity_; }
   /// Tokens that sequence b holds now.
-  index length(index b) const {
+  size_type length(size_type b) const {
     check_sequence("length", b);
     return lengths_[static_cast<std::size_t>(b)];
   }
   /// Tokens ever appended to sequence b, less those truncated: the position of its next token.
-  index position(index b) const {
+  size_type position(size_type b) const {
     check_sequence("position", b);
     return dropped_[static_cast<std::size_t>(b)] + lengths_[static_cast<std::size_t>(b)];
   }
   /// The length of each sequence.
-  const std::vector<index>& lengths() const { return lengths_; }
+  const std::vector<size_type>& lengths() const { return lengths_; }
   /// Tokens that each sequence has dropped from its beginning, as a rolling cache does.
-  const std::vector<index>& dropped() const { return dropped_; }
+  const std::vector<size_type>& dropped() const { return dropped_; }
   /// Bytes of keys, values and scales that are reserved.
-  index bytes() const { return key_.bytes() + value_.bytes(); }
+  size_type bytes() const { return key_.bytes() + value_.bytes(); }
 
   /// Makes room for `capacity` tokens in each sequence; a smaller capacity than now changes nothing. Throws std::invalid_argument for
   /// a negative capacity, or one whose size in bytes an index cannot hold.
-  void reserve(index capacity) {
+  void reserve(size_type capacity) {
     if (capacity < 0) detail::fail_with("heed::kv_cache::reserve: capacity must not be negative, but is ", capacity);
     grow("kv_cache::reserve", capacity);
   }
@@ -144,14 +144,14 @@ class kv_cache {
     detail::check_equal("kv_cache::append", "key: batch", key.batch, "the cache's batch", batch());
     check_tokens(key, value);
     make_room(0, batch(), key.rows);
-    for (index b = 0; b < batch(); ++b) append_entry(b, b, key, value);
+    for (size_type b = 0; b < batch(); ++b) append_entry(b, b, key, value);
   }
 
   /// Appends n tokens to sequence b alone: key [1, H_kv, n, key_dim], value [1, H_kv, n, value_dim].
   template <typename Key, typename Value>
-  void append(index b, const tensor_view<Key>& key, const tensor_view<Value>& value) {
+  void append(size_type b, const tensor_view<Key>& key, const tensor_view<Value>& value) {
     check_sequence("append", b);
-    detail::check_equal("kv_cache::append", "key: batch", key.batch, "one sequence:", index{1});
+    detail::check_equal("kv_cache::append", "key: batch", key.batch, "one sequence:", size_type{1});
     check_tokens(key, value);
     make_room(b, b + 1, key.rows);
     append_entry(b, 0, key, value);
@@ -159,7 +159,7 @@ class kv_cache {
 
   /// Forgets all but the first `length` of the tokens that sequence b holds. Where a rolling cache has dropped earlier ones, at
   /// least its window must stay: the next token sees as far back.
-  void truncate(index b, index length) {
+  void truncate(size_type b, size_type length) {
     check_sequence("truncate", b);
     const std::size_t s = static_cast<std::size_t>(b);
     if (length < 0 || length > lengths_[s])
@@ -172,14 +172,14 @@ class kv_cache {
   }
 
   /// Empties sequence b; keeps the memory.
-  void clear(index b) {
+  void clear(size_type b) {
     check_sequence("clear", b);
     const std::size_t s = static_cast<std::size_t>(b);
     first_[s] = lengths_[s] = dropped_[s] = 0;
   }
   /// Empties every sequence; keeps the memory.
   void clear() {
-    for (index b = 0; b < batch(); ++b) clear(b);
+    for (size_type b = 0; b < batch(); ++b) clear(b);
   }
 
   /// The keys, as the library's own functions read them.
@@ -190,28 +190,28 @@ class kv_cache {
  private:
   /// Keys or values: [batch, heads, capacity, dim], and the scales [batch, heads, capacity] of int8.
   struct storage {
-    storage(index batch_size, index num_heads, index row_dim) : batch(batch_size), heads(num_heads), dim(row_dim) {}
+    storage(size_type batch_size, size_type num_heads, size_type row_dim) : batch(batch_size), heads(num_heads), dim(row_dim) {}
 
-    index bytes() const { return static_cast<index>(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
-    tensor_view<Stored> rows(index capacity) { return bhnd(elements.data(), batch, heads, capacity, dim); }
+    size_type bytes() const { return static_cast<size_type>(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
+    tensor_view<Stored> rows(size_type capacity) { return bhnd(elements.data(), batch, heads, capacity, dim); }
 
-    storage grown(index from, index to) const {
+    storage grown(size_type from, size_type to) const {
       storage larger(batch, heads, dim);
       larger.elements = grown_rows(elements, from, to, dim);
       if (detail::storage_traits<Stored>::has_scales) larger.scales = grown_rows(scales, from, to, 1);
       return larger;
     }
     template <typename Element>
-    std::vector<Element> grown_rows(const std::vector<Element>& rows, index from, index to, index row) const {
+    std::vector<Element> grown_rows(const std::vector<Element>& rows, size_type from, size_type to, size_type row) const {
       std::vector<Element> grown(static_cast<std::size_t>(batch * heads * to * row));
-      for (index head = 0; head < batch * heads; ++head)
+      for (size_type head = 0; head < batch * heads; ++head)
         std::copy(rows.data() + head * from * row, rows.data() + (head + 1) * from * row, grown.data() + head * to * row);
       return grown;
     }
     detail::stored_tensor<Stored> view(const kv_cache& cache) const {
-      const index capacity = cache.capacity_;
-      index longest = 0;
-      for (const index length : cache.lengths_) longest = (std::max)(longest, length);
+      const size_type capacity = cache.capacity_;
+      size_type longest = 0;
+      for (const size_type length : cache.lengths_) longest = (std::max)(longest, length);
       tensor_view<const float> row_scales;
       if (detail::storage_traits<Stored>::has_scales) row_scales = bhnd(scales.data(), batch, heads, capacity, 1);
       detail::stored_tensor<Stored> view(bhnd(elements.data(), batch, heads, capacity, dim), row_scales, batch, longest);
@@ -221,12 +221,12 @@ class kv_cache {
       return view;
     }
 
-    index batch, heads, dim;
+    size_type batch, heads, dim;
     std::vector<Stored> elements;
     std::vector<float> scales;
   };
 
-  void grow(const char* function, index capacity) {
+  void grow(const char* function, size_type capacity) {
     if (capacity <= capacity_) return;
     for (const storage* part : {&key_, &value_}) detail::check_storage(function, {part->batch, part->heads, capacity, part->dim});
     storage key = key_.grown(capacity_, capacity), value = value_.grown(capacity_, capacity);
@@ -235,19 +235,19 @@ class kv_cache {
     capacity_ = capacity;
   }
   /// Tokens of sequence s that the next append keeps: no later query looks further back.
-  index kept(std::size_t s) const { return window_ >= 0 ? (std::min)(lengths_[s], window_) : lengths_[s]; }
+  size_type kept(std::size_t s) const { return window_ >= 0 ? (std::min)(lengths_[s], window_) : lengths_[s]; }
   /// All that an append of n tokens to sequences [begin, end) has to allocate, before it changes anything.
-  void make_room(index begin, index end, index n) {
-    index capacity = 0;
-    for (index b = begin; b < end; ++b) {
+  void make_room(size_type begin, size_type end, size_type n) {
+    size_type capacity = 0;
+    for (size_type b = begin; b < end; ++b) {
       const std::size_t s = static_cast<std::size_t>(b);
       if (first_[s] + lengths_[s] + n <= capacity_) continue;
-      const index needed = kept(s) + n;
+      const size_type needed = kept(s) + n;
       capacity = (std::max)(capacity, needed > capacity_ ? (std::max)(needed, 2 * capacity_) : 2 * kept(s));
     }
     grow("kv_cache::append", capacity);
   }
-  void check_sequence(const char* function, index b) const {
+  void check_sequence(const char* function, size_type b) const {
     if (b < 0 || b >= batch())
       detail::fail_with("heed::kv_cache::", function, ": there is no sequence ", b, " in a batch of ", batch());
   }
@@ -262,9 +262,9 @@ class kv_cache {
   }
 
   template <typename Key, typename Value>
-  void append_entry(index b, index entry, const tensor_view<Key>& key, const tensor_view<Value>& value) {
+  void append_entry(size_type b, size_type entry, const tensor_view<Key>& key, const tensor_view<Value>& value) {
     const std::size_t s = static_cast<std::size_t>(b);
-    const index past = lengths_[s] - kept(s), needed = kept(s) + key.rows;
+    const size_type past = lengths_[s] - kept(s), needed = kept(s) + key.rows;
     first_[s] += past;
     dropped_[s] += past;
     lengths_[s] -= past;
@@ -275,9 +275,9 @@ class kv_cache {
   }
   /// Moves the tokens of sequence s to the front of its storage. A rolling cache of capacity 2 window does so once in `window` tokens.
   void to_front(std::size_t s) {
-    const auto move_rows_of = [&](auto& rows, index heads, index row) {
-      for (index h = 0; h < heads; ++h) {
-        auto* head = rows.data() + (static_cast<index>(s) * heads + h) * capacity_ * row;
+    const auto move_rows_of = [&](auto& rows, size_type heads, size_type row) {
+      for (size_type h = 0; h < heads; ++h) {
+        auto* head = rows.data() + (static_cast<size_type>(s) * heads + h) * capacity_ * row;
         std::copy(head + first_[s] * row, head + (first_[s] + lengths_[s]) * row, head);
       }
     };
@@ -288,26 +288,26 @@ class kv_cache {
     first_[s] = 0;
   }
   template <typename Scalar>
-  void store(storage& part, index b, index entry, index first, const tensor_view<Scalar>& tokens) {
-    for (index h = 0; h < part.heads; ++h) {
+  void store(storage& part, size_type b, size_type entry, size_type first, const tensor_view<Scalar>& tokens) {
+    for (size_type h = 0; h < part.heads; ++h) {
       const matrix_view<const std::remove_const_t<Scalar>> from =
           tensor_view<const std::remove_const_t<Scalar>>(tokens).head(entry, h, 0, tokens.rows);
       const matrix_view<Stored> to = part.rows(capacity_).head(b, h, first, tokens.rows);
       float* scales = detail::storage_traits<Stored>::has_scales ? part.scales.data() + (b * part.heads + h) * capacity_ + first : nullptr;
-      for (index i = 0; i < tokens.rows; ++i) detail::storage_traits<Stored>::store_row(from, to, scales ? scales + i : nullptr, i);
+      for (size_type i = 0; i < tokens.rows; ++i) detail::storage_traits<Stored>::store_row(from, to, scales ? scales + i : nullptr, i);
     }
   }
 
   storage key_, value_;
-  index window_, capacity_ = 0;
-  std::vector<index> first_, lengths_, dropped_;
+  size_type window_, capacity_ = 0;
+  std::vector<size_type> first_, lengths_, dropped_;
 };
 
 namespace detail {
 /// Makes a checked problem one of queries against all that a cache holds.
 template <typename Scalar, typename Stored, typename Cache>
 void bind_cache(const char* function, const Cache& cache, problem<Scalar, Stored>& problem) {
-  const index window = problem.options.window_left;
+  const size_type window = problem.options.window_left;
   if (cache.window() >= 0 && (window < 0 || window > cache.window()))
     fail_with("heed::", function, ": window_left ", window, " is more than the cache keeps: its window is ", cache.window());
   if (problem.terms.key_lengths) fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
@@ -315,8 +315,8 @@ void bind_cache(const char* function, const Cache& cache, problem<Scalar, Stored
     fail_with("heed::", function,
               ": with a cache a mask function counts tokens and its blocks count rows; give blocks and mask_function apart");
   problem.cached = true;
-  const index* const dropped = problem.key.dropped;
-  for (index b = 0; dropped && b < problem.batch(); ++b)
+  const size_type* const dropped = problem.key.dropped;
+  for (size_type b = 0; dropped && b < problem.batch(); ++b)
     if (dropped[b] > 0 && problem.n_q(b) > 0 && problem.band(b).low < 0)
       fail_with("heed::", function, ": the window of query 0 of sequence ", b, " begins ", -problem.band(b).low, " tokens before the ",
                 problem.n_kv(b), " that the cache holds; it has dropped ", dropped[b]);
@@ -366,7 +366,7 @@ void cached_attention_into(const tensor_view<Query>& query, const Cache& cache, 
 /// The bytes of the workspace that this call of cached_attention_into takes, at any length that the cache has room for: out and lse do
 /// not matter.
 template <typename Query, typename Cache, typename... Terms>
-index cached_attention_workspace_bytes(const tensor_view<Query>& query, const Cache& cache, const attention_options& options,
+size_type cached_attention_workspace_bytes(const tensor_view<Query>& query, const Cache& cache, const attention_options& options,
                                        const Terms&... terms) {
   constexpr const char* name = "cached_attention_workspace_bytes";
   auto p = detail::make_score_problem<std::remove_const_t<Query>>(name, query, cache.keys(), cache.values(), {}, options, terms...);

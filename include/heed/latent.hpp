@@ -23,18 +23,18 @@ template <typename Scalar>
 struct latent_weights {
   rows<Scalar> w_uk;    ///< [H * d_nope, d_c]: latent to keys
   rows<Scalar> w_uv;    ///< [H * d_v, d_c]: latent to values
-  index num_heads = 0;  ///< H
-  index rope_dim = 0;   ///< d_r: the width of the rotated key that all heads share
+  size_type num_heads = 0;  ///< H
+  size_type rope_dim = 0;   ///< d_r: the width of the rotated key that all heads share
 
   /// The width of the latent vector.
-  index d_c() const { return w_uk.cols(); }
+  size_type d_c() const { return w_uk.cols(); }
   /// The width of a head's plain key. Throws std::invalid_argument where num_heads does not divide the rows of w_uk.
-  index d_nope() const {
+  size_type d_nope() const {
     detail::check_multiple("latent_weights", "w_uk", w_uk.rows(), "rows", "num_heads", num_heads);
     return w_uk.rows() / num_heads;
   }
   /// The width of a head's value. Throws std::invalid_argument where num_heads does not divide the rows of w_uv.
-  index d_v() const {
+  size_type d_v() const {
     detail::check_multiple("latent_weights", "w_uv", w_uv.rows(), "rows", "num_heads", num_heads);
     return w_uv.rows() / num_heads;
   }
@@ -62,28 +62,28 @@ void check_latent(const char* function, const Query& query, const Latent& latent
 /// An absent scale is that of the heads' own width d_nope + rope_dim, in either form.
 template <typename Scalar>
 attention_options latent_options(attention_options options, const latent_weights<Scalar>& w) {
-  if (!options.scale) options.scale = 1 / std::sqrt(static_cast<double>((std::max)(w.d_nope() + w.rope_dim, index{1})));
+  if (!options.scale) options.scale = 1 / std::sqrt(static_cast<double>((std::max)(w.d_nope() + w.rope_dim, size_type{1})));
   return options;
 }
 
 /// Columns [first, first + count).
 template <typename Scalar>
-matrix_view<Scalar> columns_of(matrix_view<Scalar> m, index first, index count) {
+matrix_view<Scalar> columns_of(matrix_view<Scalar> m, size_type first, size_type count) {
   m.data += first * m.col_stride;
   m.cols = count;
   return m;
 }
 /// Head h of weights that stand one below the other, as they are or transposed.
 template <typename Scalar>
-matrix_view<const Scalar> head_weight(const rows<Scalar>& weights, index num_heads, index h, bool transposed) {
-  const index d = weights.rows() / num_heads, cols = weights.cols();
+matrix_view<const Scalar> head_weight(const rows<Scalar>& weights, size_type num_heads, size_type h, bool transposed) {
+  const size_type d = weights.rows() / num_heads, cols = weights.cols();
   const Scalar* const data = weights.data() + h * d * cols;
   return transposed ? matrix_view<const Scalar>{data, cols, d, 1, cols} : matrix_view<const Scalar>{data, d, cols, cols, 1};
 }
 template <typename From, typename Scalar>
 void copy_columns(const matrix_view<From>& from, const matrix_view<Scalar>& to) {
-  for (index i = 0; i < to.rows; ++i)
-    for (index c = 0; c < to.cols; ++c) to(i, c) = from(i, c);
+  for (size_type i = 0; i < to.rows; ++i)
+    for (size_type c = 0; c < to.cols; ++c) to(i, c) = from(i, c);
 }
 }  // namespace detail
 
@@ -104,13 +104,13 @@ rows<Scalar> latent_attention(const Query& query, const Latent& latent, const la
                               const attention_options& options = {}, const Terms&... terms) {
   detail::check_latent("latent_attention", query, latent, w);
   detail::check_options<accumulator_t<Scalar>>("latent_attention", options);
-  const index n = query.rows(), heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(), d_v = w.d_v(), width = d_c + w.rope_dim;
+  const size_type n = query.rows(), heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(), d_v = w.d_v(), width = d_c + w.rope_dim;
   const detail::input<Scalar, Query> q(query);
   const detail::input<Scalar, Latent> cache(latent);
   rows<Scalar> absorbed(n, heads * width), summed(n, heads * d_c), out(n, heads * d_v);
   workspace memory;
-  const auto head_of = [&](const auto& packed, index h) { return split_heads(packed, heads).head(0, h, 0, n); };
-  for (index h = 0; h < heads; ++h) {
+  const auto head_of = [&](const auto& packed, size_type h) { return split_heads(packed, heads).head(0, h, 0, n); };
+  for (size_type h = 0; h < heads; ++h) {
     const auto plain = head_of(q.view, h);
     const auto whole = head_of(writable_view(absorbed), h);
     detail::project<Scalar, 1>(detail::columns_of(plain, 0, d_nope),
@@ -123,7 +123,7 @@ rows<Scalar> latent_attention(const Query& query, const Latent& latent, const la
       detail::make_problem<Scalar>("latent_attention", split_heads(view(absorbed), heads), cache.view, value,
                                    split_heads(writable_view(summed), heads), {}, detail::latent_options(options, w), terms...),
       memory);
-  for (index h = 0; h < heads; ++h)
+  for (size_type h = 0; h < heads; ++h)
     detail::project<Scalar, 1>(head_of(view(summed), h),
                                {{detail::head_weight(w.w_uv, heads, h, true), head_of(writable_view(out), h)}}, options, memory);
   return out;
@@ -143,13 +143,13 @@ rows<Scalar> expanded_latent_attention(const Query& query, const Latent& latent,
                                        const attention_options& options = {}, const Terms&... terms) {
   detail::check_latent("expanded_latent_attention", query, latent, w);
   detail::check_options<accumulator_t<Scalar>>("expanded_latent_attention", options);
-  const index heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(), d_v = w.d_v(), width = d_nope + w.rope_dim, n = latent.rows();
+  const size_type heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(), d_v = w.d_v(), width = d_nope + w.rope_dim, n = latent.rows();
   const detail::input<Scalar, Query> q(query);
   const detail::input<Scalar, Latent> cache(latent);
   rows<Scalar> keys(n, heads * width), values(n, heads * d_v), out(query.rows(), heads * d_v);
   workspace memory;
   const auto cached = detail::whole(cache.view);
-  for (index h = 0; h < heads; ++h) {
+  for (size_type h = 0; h < heads; ++h) {
     const auto key = split_heads(writable_view(keys), heads).head(0, h, 0, n);
     detail::project<Scalar, 2>(
         detail::columns_of(cached, 0, d_c),

@@ -48,9 +48,9 @@ detail::log_gate_term<typename Vector::Scalar> log_gate_per_head(const Vector& g
 
 /// RetNet's decays, gamma_h = 1 - 2^(-5 - h) for head h, as logarithms (Sun et al. 2023, section 2.2).
 template <typename Scalar>
-row_vector<Scalar> retention_log_gates(index num_heads) {
+row_vector<Scalar> retention_log_gates(size_type num_heads) {
   row_vector<Scalar> gates(detail::checked_size("retention_log_gates", "num_heads", num_heads));
-  for (index h = 0; h < num_heads; ++h) gates(h) = Scalar(std::log1p(-std::exp2(-5.0 - static_cast<double>(h))));
+  for (size_type h = 0; h < num_heads; ++h) gates(h) = Scalar(std::log1p(-std::exp2(-5.0 - static_cast<double>(h))));
   return gates;
 }
 
@@ -87,7 +87,7 @@ void multi_head_linear_attention_into(const tensor_view<Query>& query, const ten
 /// The bytes of the workspace that this call of multi_head_linear_attention_into takes: out does not matter. 0 where it takes the
 /// recurrent form, which allocates a state and three rows for each head.
 template <typename Query, typename Key, typename Value, typename... Terms>
-index multi_head_linear_attention_workspace_bytes(const tensor_view<Query>& query, const tensor_view<Key>& key,
+size_type multi_head_linear_attention_workspace_bytes(const tensor_view<Query>& query, const tensor_view<Key>& key,
                                                   const tensor_view<Value>& value, const linear_attention_options& options,
                                                   const Terms&... terms) {
   return detail::bytes_of(detail::make_linear_shape_problem<std::remove_const_t<Query>>(

@@ -21,7 +21,7 @@ struct linear_attention_options {
   /// Keeps the divisor of `normalise` from 0.
   double epsilon = 1e-6;
   /// Tokens that are computed together, at most 48; 0 is the library's choice. It changes time and rounding, nothing else.
-  index chunk = 0;
+  size_type chunk = 0;
   /// Instruction set, threads, pool.
   heed::execution execution{};
 };

@@ -18,7 +18,7 @@ void merge_part(Out& out, Lse& lse, const PartOut& part_out, const PartLse& part
   using Acc = typename Lse::Scalar;
   using std::exp;
   using std::log;
-  for (index i = 0; i < out.rows(); ++i) {
+  for (size_type i = 0; i < out.rows(); ++i) {
     const Acc a = lse(i), b = part_lse(i);
     if (is_negative_infinity(b)) continue;
     if (is_negative_infinity(a)) {
@@ -28,7 +28,7 @@ void merge_part(Out& out, Lse& lse, const PartOut& part_out, const PartLse& part
     }
     const Acc max = a < b ? b : a, weight_a = exp(Acc(a - max)), weight_b = exp(Acc(b - max)), sum = weight_a + weight_b;
     const Acc share_a = weight_a / sum, share_b = weight_b / sum;
-    for (index c = 0; c < out.cols(); ++c)
+    for (size_type c = 0; c < out.cols(); ++c)
       out(i, c) = Scalar(Acc(Acc(share_a * Acc(out(i, c))) + Acc(share_b * Acc(part_out(i, c)))));
     lse(i) = max + Acc(log(sum));
   }
@@ -39,7 +39,7 @@ template <typename Result>
 Result first_part(const Result& part) {
   check_equal("merge", "first part: lse", part.lse.size(), "its n_q", part.out.rows());
   Result merged = part;
-  for (index i = 0; i < merged.lse.size(); ++i)
+  for (size_type i = 0; i < merged.lse.size(); ++i)
     if (is_negative_infinity(merged.lse(i))) merged.out.row(i).setZero();
   return merged;
 }

@@ -37,7 +37,7 @@ void multi_head_attention_into(const tensor_view<Query>& query, const tensor_vie
 /// The bytes of the workspace that this call of multi_head_attention_into takes: out and lse do not matter. With key_lengths, those of
 /// its largest need at any lengths.
 template <typename Query, typename Key, typename Value, typename... Terms>
-index multi_head_attention_workspace_bytes(const tensor_view<Query>& query, const tensor_view<Key>& key,
+size_type multi_head_attention_workspace_bytes(const tensor_view<Query>& query, const tensor_view<Key>& key,
                                            const tensor_view<Value>& value, const attention_options& options, const Terms&... terms) {
   return detail::bytes_of(detail::make_shape_problem<std::remove_const_t<Query>>("multi_head_attention_workspace_bytes", query, key,
                                                                                  value, options, terms...));
@@ -79,9 +79,9 @@ auto multi_head_attention(const tensor_view<Query>& query, const tensor_view<Key
 /// How heads are packed in the columns of a matrix, as a projection leaves them: columns [h * d, (h + 1) * d) are head h, and the rows
 /// of `batch` sequences of one length are one below the other.
 struct packed_heads {
-  index num_heads;     ///< of the queries and the output
-  index num_kv_heads;  ///< of keys and values; num_heads is a multiple of it
-  index batch = 1;     ///< how many sequences
+  size_type num_heads;     ///< of the queries and the output
+  size_type num_kv_heads;  ///< of keys and values; num_heads is a multiple of it
+  size_type batch = 1;     ///< how many sequences
 };
 
 namespace detail {
@@ -111,7 +111,7 @@ class packed_inputs {
 
   template <typename Scalar>
   static tensor_view<Scalar> split(const char* name, const char* what, const tensor_view<Scalar>& packed, const char* parts_name,
-                                   index parts, index batch) {
+                                   size_type parts, size_type batch) {
     check_multiple(name, what, packed.cols, "columns", parts_name, parts);
     check_multiple(name, what, packed.rows, "rows", "batch", batch);
     return split_heads(packed, parts, batch);
@@ -169,7 +169,7 @@ void packed_multi_head_attention_into(const Query& query, const Key& key, const 
 /// The bytes of the workspace that this call of packed_multi_head_attention_into takes: out and lse do not matter. With key_lengths,
 /// those of its largest need at any lengths.
 template <typename Query, typename Key, typename Value, typename... Terms>
-index packed_multi_head_attention_workspace_bytes(const Query& query, const Key& key, const Value& value, const packed_heads& heads,
+size_type packed_multi_head_attention_workspace_bytes(const Query& query, const Key& key, const Value& value, const packed_heads& heads,
                                                   const attention_options& options = {}, const Terms&... terms) {
   constexpr const char* name = "packed_multi_head_attention_workspace_bytes";
   const detail::packed_inputs<Query, Key, Value> in(name, query, key, value, heads);

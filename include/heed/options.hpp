@@ -19,9 +19,9 @@ struct attention_options {
   heed::causal causal = heed::causal::none;
   /// How many keys a query sees to the left of its own position, besides its own; -1 is unbounded. The position is on the diagonal of
   /// `causal`, and on the bottom-right diagonal when `causal` is none.
-  index window_left = -1;
+  size_type window_left = -1;
   /// The same to the right.
-  index window_right = -1;
+  size_type window_right = -1;
   /// s becomes softcap * tanh(s / softcap) after the scale and before biases and masks; 0 is off.
   double softcap = 0;
   /// Instruction set, threads, pool.

@@ -16,9 +16,9 @@ HEED_NAMESPACE_BEGIN
 /// @code
 /// heed::paged_kv_cache<float> cache(16, 4, 2, 64, 64);  // 16 pages of 4 tokens; 2 key/value heads of 64
 /// std::vector<float> prompt(2 * 5 * 64, 0.5f), query(2 * 8 * 64, 0.1f), out(query.size());
-/// const heed::index first = cache.add_sequence();
+/// const heed::size_type first = cache.add_sequence();
 /// cache.append(first, heed::bhnd(prompt.data(), 1, 2, 5, 64), heed::bhnd(prompt.data(), 1, 2, 5, 64));
-/// const std::vector<heed::index> both{first, cache.fork(first)};  // the two share their pages
+/// const std::vector<heed::size_type> both{first, cache.fork(first)};  // the two share their pages
 /// assert(cache.free_pages() == 14);
 /// heed::workspace memory;
 /// heed::cached_attention_into(heed::bhnd(query.data(), 2, 8, 1, 64), cache.batch(both), heed::bhnd(out.data(), 2, 8, 1, 64), {},
@@ -28,17 +28,17 @@ template <typename Stored>
 class paged_kv_cache {
  public:
   /// A pool of num_pages pages of page_rows tokens each.
-  paged_kv_cache(index num_pages, index page_rows, index num_kv_heads, index key_dim, index value_dim)
+  paged_kv_cache(size_type num_pages, size_type page_rows, size_type num_kv_heads, size_type key_dim, size_type value_dim)
       : page_rows_(page_rows), key_{num_pages, page_rows, num_kv_heads, key_dim, {}, {}}, value_{num_pages, page_rows, num_kv_heads,
                                                                                                  value_dim, {},        {}} {
     if (num_pages < 0 || page_rows < 1 || num_kv_heads < 0 || key_dim < 0 || value_dim < 0)
       detail::fail_with("heed::paged_kv_cache: sizes must not be negative and page_rows at least 1, but are num_pages ", num_pages,
                         ", page_rows ", page_rows, ", num_kv_heads ", num_kv_heads, ", key_dim ", key_dim, ", value_dim ", value_dim);
-    for (const index dim : {key_dim, value_dim}) detail::check_storage("paged_kv_cache", {num_pages, num_kv_heads, page_rows, dim});
+    for (const size_type dim : {key_dim, value_dim}) detail::check_storage("paged_kv_cache", {num_pages, num_kv_heads, page_rows, dim});
     key_.allocate();
     value_.allocate();
     holders_.assign(static_cast<std::size_t>(num_pages), 0);
-    for (index page = num_pages; page > 0; --page) free_.push_back(page - 1);
+    for (size_type page = num_pages; page > 0; --page) free_.push_back(page - 1);
   }
 
   /// A copy has pages of its own.
@@ -63,50 +63,50 @@ class paged_kv_cache {
   }
 
   /// How many tokens a page holds.
-  index page_rows() const { return page_rows_; }
+  size_type page_rows() const { return page_rows_; }
   /// How many key/value heads each sequence has.
-  index num_kv_heads() const { return key_.heads; }
+  size_type num_kv_heads() const { return key_.heads; }
   /// How many pages no sequence holds.
-  index free_pages() const { return static_cast<index>(free_.size()); }
+  size_type free_pages() const { return static_cast<size_type>(free_.size()); }
   /// Bytes of keys, values and scales of all pages.
-  index bytes() const { return key_.bytes() + value_.bytes(); }
+  size_type bytes() const { return key_.bytes() + value_.bytes(); }
 
   /// A new, empty sequence; returns its name.
-  index add_sequence() {
-    for (index s = 0; s < static_cast<index>(sequences_.size()); ++s)
+  size_type add_sequence() {
+    for (size_type s = 0; s < static_cast<size_type>(sequences_.size()); ++s)
       if (!at(s).live) {
         at(s).live = true;  // it is empty since it was removed, and its table keeps its memory
         return s;
       }
     sequences_.push_back({true, 0, {}});
-    return static_cast<index>(sequences_.size()) - 1;
+    return static_cast<size_type>(sequences_.size()) - 1;
   }
   /// A new sequence with the same content: the pages are shared until one of the two writes into the last of them.
-  index fork(index s) {
+  size_type fork(size_type s) {
     check_sequence("fork", s);
-    std::vector<index> pages = at(s).pages;  // may throw, and so may add_sequence: nothing has changed by then
-    const index copy = add_sequence();
+    std::vector<size_type> pages = at(s).pages;  // may throw, and so may add_sequence: nothing has changed by then
+    const size_type copy = add_sequence();
     at(copy) = sequence{true, at(s).length, std::move(pages)};
-    for (const index page : at(copy).pages) ++holders(page);
+    for (const size_type page : at(copy).pages) ++holders(page);
     return copy;
   }
   /// Ends sequence s; its name may be given to a new one.
-  void remove_sequence(index s) {
+  void remove_sequence(size_type s) {
     check_sequence("remove_sequence", s);
     truncate(s, 0);
     at(s).live = false;
   }
   /// Tokens that sequence s holds now.
-  index length(index s) const {
+  size_type length(size_type s) const {
     check_sequence("length", s);
     return at(s).length;
   }
 
   /// Makes room in the table of sequence s for `tokens` tokens; less than there is room for changes nothing. Takes no page: those that
   /// are free go to who appends first. Throws std::invalid_argument for a negative number, or one that the pool cannot hold.
-  void reserve(index s, index tokens) {
+  void reserve(size_type s, size_type tokens) {
     check_sequence("reserve", s);
-    const index most = key_.num_pages * page_rows_;
+    const size_type most = key_.num_pages * page_rows_;
     if (tokens < 0 || tokens > most)
       detail::fail_with("heed::paged_kv_cache::reserve: tokens must be in [0, ", most, "], what all pages hold, but are ", tokens);
     at(s).pages.reserve(static_cast<std::size_t>(tokens / page_rows_ + (tokens % page_rows_ != 0)));
@@ -115,28 +115,28 @@ class paged_kv_cache {
   /// Appends n tokens to sequence s: key [1, H_kv, n, key_dim], value [1, H_kv, n, value_dim].
   /// Throws std::invalid_argument where sizes do not fit or the pool has too few free pages, before anything is written.
   template <typename Key, typename Value>
-  void append(index s, const tensor_view<Key>& key, const tensor_view<Value>& value) {
+  void append(size_type s, const tensor_view<Key>& key, const tensor_view<Value>& value) {
     constexpr const char* name = "paged_kv_cache::append";
     check_sequence("append", s);
-    detail::check_equal(name, "key: batch", key.batch, "one sequence:", index{1});
+    detail::check_equal(name, "key: batch", key.batch, "one sequence:", size_type{1});
     detail::check_tokens(name, key, value, key_.heads, key_.dim, value_.dim);
     sequence& seq = at(s);
     const bool copies_last = key.rows > 0 && seq.length % page_rows_ != 0 && holders(seq.pages.back()) > 1;
-    const index room = static_cast<index>(seq.pages.size()) * page_rows_ - seq.length, beyond = (std::max)(key.rows - room, index{0});
-    const index more = beyond / page_rows_ + (beyond % page_rows_ != 0) + (copies_last ? 1 : 0);
+    const size_type room = static_cast<size_type>(seq.pages.size()) * page_rows_ - seq.length, beyond = (std::max)(key.rows - room, size_type{0});
+    const size_type more = beyond / page_rows_ + (beyond % page_rows_ != 0) + (copies_last ? 1 : 0);
     if (more > free_pages())
       detail::fail_with("heed::", name, ": ", key.rows, " tokens need ", more, " pages, but only ", free_pages(), " are free");
 
     const std::size_t pages = seq.pages.size() + static_cast<std::size_t>(more - (copies_last ? 1 : 0));
     if (pages > seq.pages.capacity()) seq.pages.reserve((std::max)(pages, 2 * seq.pages.capacity()));
     if (copies_last) {
-      const index shared = seq.pages.back(), own = take_page();
+      const size_type shared = seq.pages.back(), own = take_page();
       key_.copy_page(shared, own);
       value_.copy_page(shared, own);
       --holders(shared);
       seq.pages.back() = own;
     }
-    for (index i = 0; i < key.rows; ++i) {
+    for (size_type i = 0; i < key.rows; ++i) {
       if (seq.length % page_rows_ == 0) seq.pages.push_back(take_page());
       key_.store(key, i, seq.pages.back(), seq.length % page_rows_);
       value_.store(value, i, seq.pages.back(), seq.length % page_rows_);
@@ -145,7 +145,7 @@ class paged_kv_cache {
   }
 
   /// Forgets all but the first `length` tokens of sequence s; pages that no sequence holds any more are free again.
-  void truncate(index s, index length) {
+  void truncate(size_type s, size_type length) {
     check_sequence("truncate", s);
     sequence& seq = at(s);
     if (length < 0 || length > seq.length)
@@ -153,8 +153,8 @@ class paged_kv_cache {
                         " holds");
     free_.reserve(holders_.size());  // a copy of a cache has not reserved it
     seq.length = length;
-    while (static_cast<index>(seq.pages.size()) * page_rows_ >= length + page_rows_) {
-      const index page = seq.pages.back();
+    while (static_cast<size_type>(seq.pages.size()) * page_rows_ >= length + page_rows_) {
+      const size_type page = seq.pages.back();
       seq.pages.pop_back();
       if (--holders(page) == 0) free_.push_back(page);
     }
@@ -167,10 +167,10 @@ class paged_kv_cache {
     /// The sequences of a cache, which must outlive the view. Throws std::invalid_argument for one that the cache does not have.
     batch_view(const paged_kv_cache& cache, const index_list& sequences) : cache_(cache), sequences_(sequences) {
       detail::check_list("paged_kv_cache::batch", "sequences", sequences);
-      for (const index s : sequences) cache.check_sequence("batch", s);
+      for (const size_type s : sequences) cache.check_sequence("batch", s);
     }
     /// How many tokens before its own a later query may look back to: -1, all.
-    index window() const { return -1; }
+    size_type window() const { return -1; }
     /// The keys, as the library's own functions read them.
     detail::stored_tensor<Stored> keys() const { return view(cache_.key_); }
     /// The values, likewise.
@@ -179,11 +179,11 @@ class paged_kv_cache {
    private:
     template <typename Pool>
     detail::stored_tensor<Stored> view(const Pool& pool) const {
-      index longest = 0, pages = 0;
-      for (const index s : sequences_) {
+      size_type longest = 0, pages = 0;
+      for (const size_type s : sequences_) {
         cache_.check_sequence("batch", s);  // it may have been removed since
         longest = (std::max)(longest, cache_.at(s).length);
-        pages = (std::max)(pages, static_cast<index>(cache_.at(s).pages.capacity()));
+        pages = (std::max)(pages, static_cast<size_type>(cache_.at(s).pages.capacity()));
       }
       detail::stored_tensor<Stored> view(pool.all_rows(), pool.all_scales(), sequences_.size, longest);
       view.capacity = (std::min)(pages, pool.num_pages) * pool.page_rows;
@@ -202,7 +202,7 @@ class paged_kv_cache {
 
   /// Keys or values of every page: [num_pages, heads, page_rows, dim], and the scales of int8.
   struct pool {
-    index num_pages, page_rows, heads, dim;
+    size_type num_pages, page_rows, heads, dim;
     std::vector<Stored> elements;
     std::vector<float> scales;
 
@@ -211,21 +211,21 @@ class paged_kv_cache {
       elements.resize(static_cast<std::size_t>(num_pages * heads * page_rows * dim));
       if (detail::storage_traits<Stored>::has_scales) scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));
     }
-    index bytes() const { return static_cast<index>(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
+    size_type bytes() const { return static_cast<size_type>(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
     tensor_view<const Stored> all_rows() const { return bhnd(elements.data(), num_pages, heads, page_rows, dim); }
     tensor_view<const float> all_scales() const {
       if (scales.empty()) return {};
       return bhnd(scales.data(), num_pages, heads, page_rows, 1);
     }
-    void copy_page(index from, index to) {
-      const index page = heads * page_rows;
+    void copy_page(size_type from, size_type to) {
+      const size_type page = heads * page_rows;
       std::copy(elements.begin() + from * page * dim, elements.begin() + (from + 1) * page * dim, elements.begin() + to * page * dim);
       if (!scales.empty()) std::copy(scales.begin() + from * page, scales.begin() + (from + 1) * page, scales.begin() + to * page);
     }
     template <typename Scalar>
-    void store(const tensor_view<Scalar>& tokens, index i, index page, index row) {
+    void store(const tensor_view<Scalar>& tokens, size_type i, size_type page, size_type row) {
       using Element = std::remove_const_t<Scalar>;
-      for (index h = 0; h < heads; ++h) {
+      for (size_type h = 0; h < heads; ++h) {
         const matrix_view<Stored> to = bhnd(elements.data(), num_pages, heads, page_rows, dim).head(page, h, row, 1);
         float* scale = scales.empty() ? nullptr : &scales[static_cast<std::size_t>((page * heads + h) * page_rows + row)];
         detail::storage_traits<Stored>::store_row(tensor_view<const Element>(tokens).head(0, h, i, 1), to, scale, 0);
@@ -233,23 +233,23 @@ class paged_kv_cache {
     }
   };
 
-  sequence& at(index s) { return sequences_[static_cast<std::size_t>(s)]; }
-  const sequence& at(index s) const { return sequences_[static_cast<std::size_t>(s)]; }
-  index& holders(index page) { return holders_[static_cast<std::size_t>(page)]; }
-  index take_page() {
-    const index page = free_.back();
+  sequence& at(size_type s) { return sequences_[static_cast<std::size_t>(s)]; }
+  const sequence& at(size_type s) const { return sequences_[static_cast<std::size_t>(s)]; }
+  size_type& holders(size_type page) { return holders_[static_cast<std::size_t>(page)]; }
+  size_type take_page() {
+    const size_type page = free_.back();
     free_.pop_back();
     holders(page) = 1;
     return page;
   }
-  void check_sequence(const char* function, index s) const {
-    if (s < 0 || s >= static_cast<index>(sequences_.size()) || !at(s).live)
+  void check_sequence(const char* function, size_type s) const {
+    if (s < 0 || s >= static_cast<size_type>(sequences_.size()) || !at(s).live)
       detail::fail_with("heed::paged_kv_cache::", function, ": there is no sequence ", s, " among ", sequences_.size());
   }
 
-  index page_rows_;
+  size_type page_rows_;
   pool key_, value_;
-  std::vector<index> free_, holders_;
+  std::vector<size_type> free_, holders_;
   std::vector<sequence> sequences_;
 };
 

@@ -15,12 +15,12 @@ HEED_NAMESPACE_BEGIN
 /// n) for the first n heads and 2^(-4 (2 (h - n) + 1) / n) for the rest (Press, Smith and Lewis 2022, and their code for other head
 /// counts).
 template <typename Scalar>
-row_vector<Scalar> alibi_slopes(index num_heads) {
+row_vector<Scalar> alibi_slopes(size_type num_heads) {
   if (num_heads < 1) detail::fail_with("heed::alibi_slopes: num_heads must be 1 or more, but is ", num_heads);
-  index n = 1;
+  size_type n = 1;
   while (n <= num_heads / 2) n *= 2;
   row_vector<Scalar> slopes(num_heads);
-  for (index h = 0; h < num_heads; ++h) {
+  for (size_type h = 0; h < num_heads; ++h) {
     const double exponent = h < n ? -8.0 * double(h + 1) / double(n) : -4.0 * double(2 * (h - n) + 1) / double(n);
     slopes(h) = Scalar(std::exp2(exponent));
   }
@@ -48,7 +48,7 @@ enum class rope_scaling : unsigned char {
 struct rope_options {
   double base = 10000;  ///< pair c of d / 2 turns by base^(-2 c / d) radians a position
   /// How many of a head's elements turn, an even number; the rest stay as they are. 0: all of them.
-  index rotary_dim = 0;
+  size_type rotary_dim = 0;
   rope_layout layout = rope_layout::half_split;       ///< which elements turn together
   rope_scaling scaling = rope_scaling::none;          ///< how the frequencies are changed for long contexts
   double factor = 1;                                 ///< how many times longer the context is than in training (all scalings)
@@ -59,7 +59,7 @@ struct rope_options {
   double high_freq_factor = 4; ///< as beta_fast, for llama3
   /// Whether yarn's ramp begins and ends at whole pairs, rounded outwards, as in the paper's code; gpt-oss does not round.
   bool truncate = true;
-  index sequence_length = 0;  ///< how many tokens the sequence has, 1 or more (dynamic_ntk)
+  size_type sequence_length = 0;  ///< how many tokens the sequence has, 1 or more (dynamic_ntk)
 };
 
 /// The parameters of a rotation: the angle of a pair is position * frequencies(pair); yarn also multiplies q and k by `magnitude`.
@@ -74,8 +74,8 @@ inline void check_layout(const char* function, rope_layout layout) {
     fail_with("heed::", function, ": layout must be half_split or interleaved, but is ", int(layout));
 }
 /// The parameters of a ramp are checked where the scaling has one.
-inline void check_rope(const char* function, index head_dim, const rope_options& options) {
-  const index rotary = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
+inline void check_rope(const char* function, size_type head_dim, const rope_options& options) {
+  const size_type rotary = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
   if (rotary < 0 || rotary > head_dim || rotary % 2 != 0)
     fail_with("heed::", function, ": rotary_dim must be even and at most head_dim ", head_dim, ", but is ", rotary);
   check_layout(function, options.layout);
@@ -106,7 +106,7 @@ inline void check_rope(const char* function, index head_dim, const rope_options&
 class rope {
  public:
   /// Checks the options of `function`.
-  rope(const char* function, index head_dim, const rope_options& given) : options(given) {
+  rope(const char* function, size_type head_dim, const rope_options& given) : options(given) {
     check_rope(function, head_dim, options);
     rotary = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
     const double d = double(rotary), factor = options.factor, past = double(options.sequence_length) / options.original_length;
@@ -129,15 +129,15 @@ class rope {
     // Unscaled frequencies rise or fall from pair to pair, and scaling divides them by at most factor: most calls look at two of them.
     const double largest = (std::max)(unscaled(0), unscaled(pairs() - 1)) * (std::max)(1.0, 1 / factor);
     if (is_finite(largest * 0x2p63)) return;  // the 2 is for rounding
-    for (index c = 0; c < pairs(); ++c)
+    for (size_type c = 0; c < pairs(); ++c)
       if (!is_finite(frequency(c) * 0x1p63))  // times any position
         fail_with("heed::", function, ": base ", options.base, " and factor ", factor, " make the frequency of pair ", c,
                   " too large: ", frequency(c));
   }
 
-  index pairs() const { return rotary / 2; }
+  size_type pairs() const { return rotary / 2; }
   /// Radians per position.
-  double frequency(index c) const {
+  double frequency(size_type c) const {
     const double as_trained = unscaled(c);
     double keep = 1;  // 1: as trained, 0: divided by factor
     if (options.scaling == rope_scaling::linear) keep = 0;
@@ -156,10 +156,10 @@ class rope {
 
  private:
   static constexpr double two_pi = 6.283185307179586476925286766559;
-  double unscaled(index c) const { return std::pow(base, -2.0 * double(c) / double(rotary)); }
+  double unscaled(size_type c) const { return std::pow(base, -2.0 * double(c) / double(rotary)); }
 
   rope_options options;
-  index rotary;
+  size_type rotary;
   double base, first = 0, last = 0;
 };
 }  // namespace detail
@@ -168,11 +168,11 @@ class rope {
 /// Throws std::invalid_argument for a rotary_dim that is odd or larger than head_dim, and where base, factor or a parameter of the scaling
 /// is not positive and finite, yarn's base not more than 1, beta_slow not less than beta_fast, low_freq_factor not less than
 /// high_freq_factor or dynamic_ntk's sequence_length less than 1.
-inline rope_frequencies_result rope_frequencies(index head_dim, const rope_options& options = {}) {
+inline rope_frequencies_result rope_frequencies(size_type head_dim, const rope_options& options = {}) {
   const detail::rope rope("rope_frequencies", head_dim, options);
   rope_frequencies_result result;
   result.frequencies.resize(rope.pairs());
-  for (index c = 0; c < rope.pairs(); ++c) result.frequencies(c) = rope.frequency(c);
+  for (size_type c = 0; c < rope.pairs(); ++c) result.frequencies(c) = rope.frequency(c);
   result.magnitude = rope.magnitude();
   return result;
 }
@@ -199,12 +199,12 @@ decltype(auto) table_of(const Eigen::DenseBase<Table>& table) {
 /// Turns pairs [first, last) out of `pairs` of token i of batch entry b, in every head, by the angles whose cos(c) and sin(c) are
 /// given.
 template <typename Scalar, typename Cos, typename Sin>
-void rotate_token(const tensor_view<Scalar>& x, index b, index i, index first, index last, index pairs, rope_layout layout,
+void rotate_token(const tensor_view<Scalar>& x, size_type b, size_type i, size_type first, size_type last, size_type pairs, rope_layout layout,
                   const Cos& cos, const Sin& sin) {
   using Acc = accumulator_t<Scalar>;
-  const index step = layout == rope_layout::interleaved ? 2 : 1, partner = layout == rope_layout::interleaved ? 1 : pairs;
-  for (index h = 0; h < x.heads; ++h)
-    for (index c = first; c < last; ++c) turn(x(b, h, i, step * c), x(b, h, i, step * c + partner), Acc(cos(c)), Acc(sin(c)));
+  const size_type step = layout == rope_layout::interleaved ? 2 : 1, partner = layout == rope_layout::interleaved ? 1 : pairs;
+  for (size_type h = 0; h < x.heads; ++h)
+    for (size_type c = first; c < last; ++c) turn(x(b, h, i, step * c), x(b, h, i, step * c + partner), Acc(cos(c)), Acc(sin(c)));
 }
 }  // namespace detail
 
@@ -215,7 +215,7 @@ void rotate_token(const tensor_view<Scalar>& x, index b, index i, index first, i
 ///
 /// @code
 /// heed::rows<float> query = heed::rows<float>::Random(3, 64);  // one head, tokens 5, 6 and 7 of a sequence
-/// const std::vector<heed::index> positions{5, 6, 7};
+/// const std::vector<heed::size_type> positions{5, 6, 7};
 /// const Eigen::VectorXd frequencies = heed::rope_frequencies(64).frequencies;
 /// const Eigen::MatrixXd angles = Eigen::VectorXd::LinSpaced(16, 0, 15) * frequencies.transpose();
 /// heed::rotate_into(heed::writable_view(query), angles.array().cos().matrix().cast<float>(),
@@ -234,18 +234,18 @@ void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos,
   detail::check_equal("rotate_into", "positions:", positions.size, "batch * n", x.batch * x.rows);
   if (2 * cos.cols() > x.cols)
     detail::fail_with("heed::rotate_into: cos: rotary_dim ", 2 * cos.cols(), " is larger than x's head_dim ", x.cols);
-  for (index t = 0; t < x.batch * x.rows; ++t)
+  for (size_type t = 0; t < x.batch * x.rows; ++t)
     if (positions[t] < 0 || positions[t] >= cos.rows())
       detail::fail_with("heed::rotate_into: position ", positions[t], " of token ", t, " is not in the tables' ", cos.rows(), " rows");
   detail::check_apart("rotate_into", {"x", x}, "cos", cos, "sin", sin, "positions", positions);
   const auto& cosines = detail::table_of(cos);
   const auto& sines = detail::table_of(sin);
-  for (index b = 0; b < x.batch; ++b)
-    for (index i = 0; i < x.rows; ++i) {
-      const index position = positions[b * x.rows + i];
+  for (size_type b = 0; b < x.batch; ++b)
+    for (size_type i = 0; i < x.rows; ++i) {
+      const size_type position = positions[b * x.rows + i];
       detail::rotate_token(
-          x, b, i, 0, cosines.cols(), cosines.cols(), layout, [&](index c) { return cosines(position, c); },
-          [&](index c) { return sines(position, c); });
+          x, b, i, 0, cosines.cols(), cosines.cols(), layout, [&](size_type c) { return cosines(position, c); },
+          [&](size_type c) { return sines(position, c); });
     }
 }
 
@@ -258,30 +258,30 @@ void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos,
 /// heed::apply_rope(heed::writable_view(query));
 /// @endcode
 template <typename Scalar>
-void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {}, index first_position = 0) {
+void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {}, size_type first_position = 0) {
   using Acc = accumulator_t<Scalar>;
   detail::check_view("apply_rope", "x", x);
   detail::check_apart("apply_rope", {"x", x});
   const detail::rope rope("apply_rope", x.cols, options);
-  if (first_position > (std::numeric_limits<index>::max)() - x.rows)
+  if (first_position > (std::numeric_limits<size_type>::max)() - x.rows)
     detail::fail_with("heed::apply_rope: first_position ", first_position, " and ", x.rows, " tokens are more than an index can hold");
-  constexpr index most = 64;  // pairs at a time: those of a usual head
+  constexpr size_type most = 64;  // pairs at a time: those of a usual head
   const double magnitude = rope.magnitude();
   double frequency[most];
   Acc cos[most], sin[most];
-  for (index first = 0; first < rope.pairs(); first += most) {
-    const index last = (std::min)(first + most, rope.pairs());
-    for (index c = first; c < last; ++c) frequency[c - first] = rope.frequency(c);
-    for (index i = 0; i < x.rows; ++i) {
-      for (index c = first; c < last; ++c) {
+  for (size_type first = 0; first < rope.pairs(); first += most) {
+    const size_type last = (std::min)(first + most, rope.pairs());
+    for (size_type c = first; c < last; ++c) frequency[c - first] = rope.frequency(c);
+    for (size_type i = 0; i < x.rows; ++i) {
+      for (size_type c = first; c < last; ++c) {
         const double angle = double(first_position + i) * frequency[c - first];
         cos[c - first] = Acc(magnitude * std::cos(angle));
         sin[c - first] = Acc(magnitude * std::sin(angle));
       }
-      for (index b = 0; b < x.batch; ++b)
+      for (size_type b = 0; b < x.batch; ++b)
         detail::rotate_token(
-            x, b, i, first, last, rope.pairs(), options.layout, [&](index c) { return cos[c - first]; },
-            [&](index c) { return sin[c - first]; });
+            x, b, i, first, last, rope.pairs(), options.layout, [&](size_type c) { return cos[c - first]; },
+            [&](size_type c) { return sin[c - first]; });
     }
   }
 }

@@ -16,7 +16,7 @@ HEED_NAMESPACE_BEGIN
 template <typename Scalar, int Dq = Eigen::Dynamic, int Dk = Eigen::Dynamic, int Dv = Eigen::Dynamic>
 struct qkv {
   /// Room for n tokens.
-  qkv(index n, index d_q, index d_k, index d_v) : query(n, d_q), key(n, d_k), value(n, d_v) {}
+  qkv(size_type n, size_type d_q, size_type d_k, size_type d_v) : query(n, d_q), key(n, d_k), value(n, d_v) {}
   rows<Scalar, Dq> query;  ///< n x d_q
   rows<Scalar, Dk> key;    ///< n x d_k
   rows<Scalar, Dv> value;  ///< n x d_v
@@ -38,8 +38,8 @@ matrix_view<Scalar> whole(const tensor_view<Scalar>& view) {
 
 /// The options, and the bytes that a plan sets aside for rows of d_model numbers: strides of 0 allow any, but they must be a number.
 template <typename Scalar>
-void check_projection(const char* function, index d_model, const attention_options& options) {
-  constexpr index a_column = index{1} << 16;  // bytes at most, of a worker
+void check_projection(const char* function, size_type d_model, const attention_options& options) {
+  constexpr size_type a_column = size_type{1} << 16;  // bytes at most, of a worker
   check_options<accumulator_t<Scalar>>(function, options);
   product(function, "scratch for x's d_model, in bytes", {d_model, a_column, workers_of(options.execution)});
 }
@@ -127,7 +127,7 @@ void project_into(const X& x, const Weight& weight, Out&& out, const attention_o
 
 /// The bytes of the workspace that this call of project_into takes: out does not matter.
 template <typename X, typename Weight>
-index project_workspace_bytes(const X& x, const Weight& weight, const attention_options& options = {}) {
+size_type project_workspace_bytes(const X& x, const Weight& weight, const attention_options& options = {}) {
   const detail::projection_inputs<X, Weight> in("project_workspace_bytes", x, weight, options);
   return detail::bytes_of<typename X::Scalar, 1>(detail::whole(in.x.view), {{detail::whole(in.weight.view), {}}}, options);
 }
@@ -183,7 +183,7 @@ auto self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v, con
 /// const heed::rows<float> out = heed::self_attention_batch(x, 3, w, w, w);  // 30 x 16: three sequences of 10
 /// @endcode
 template <typename X, typename Wq, typename Wk, typename Wv, typename... Terms>
-auto self_attention_batch(const X& x, index batch, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options = {},
+auto self_attention_batch(const X& x, size_type batch, const Wq& w_q, const Wk& w_k, const Wv& w_v, const attention_options& options = {},
                           const Terms&... terms) {
   constexpr const char* name = "self_attention_batch";
   const auto in = detail::projected_qkv(name, x, w_q, w_k, w_v, options);

@@ -9,11 +9,11 @@ HEED_NAMESPACE_BEGIN
 namespace detail {
 
 /// Checks the starts of a ragged batch (0 = starts[0] <= starts[1] <= ... <= total) and returns the number of sequences.
-inline index check_starts(const char* function, const char* what, const index_list& starts, index total) {
+inline size_type check_starts(const char* function, const char* what, const index_list& starts, size_type total) {
   check_list(function, what, starts);
   if (starts.size < 1) fail_with("heed::", function, ": ", what, " must have one entry more than there are sequences, but has 0");
   if (starts[0] != 0) fail_with("heed::", function, ": ", what, " must begin with 0, but begins with ", starts[0]);
-  for (index b = 1; b < starts.size; ++b)
+  for (size_type b = 1; b < starts.size; ++b)
     if (starts[b] < starts[b - 1])
       fail_with("heed::", function, ": ", what, " must not fall, but entry ", b, " is ", starts[b], " after ", starts[b - 1]);
   if (starts[starts.size - 1] != total)  // a name is made only where it is shown
@@ -24,8 +24,8 @@ inline index check_starts(const char* function, const char* what, const index_li
 /// Makes a checked problem one of a ragged batch.
 template <typename Scalar>
 void bind_starts(const char* function, const index_list& query_starts, const index_list& key_starts, problem<Scalar>& p) {
-  check_equal(function, "query: batch", p.query.batch, "the packed batch of", index{1});
-  const index sequences = check_starts(function, "query_starts", query_starts, p.query.rows);
+  check_equal(function, "query: batch", p.query.batch, "the packed batch of", size_type{1});
+  const size_type sequences = check_starts(function, "query_starts", query_starts, p.query.rows);
   check_equal(function, "key_starts: sequences", check_starts(function, "key_starts", key_starts, p.key.rows),
               "query_starts' sequences", sequences);
   if (p.terms.counts_tokens())
@@ -76,7 +76,7 @@ void ragged_attention_into(const tensor_view<Query>& query, const tensor_view<Ke
 
 /// The bytes of the workspace that this call of ragged_attention_into takes: out and lse do not matter.
 template <typename Query, typename Key, typename Value, typename... Terms>
-index ragged_attention_workspace_bytes(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
+size_type ragged_attention_workspace_bytes(const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
                                        const index_list& query_starts, const index_list& key_starts, const attention_options& options,
                                        const Terms&... terms) {
   constexpr const char* name = "ragged_attention_workspace_bytes";

@@ -15,17 +15,17 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
   using Acc = accumulator_t<Scalar>;
   using std::exp;
   using std::log;
-  std::vector<index> seen;   // the keys that the row sees
+  std::vector<size_type> seen;   // the keys that the row sees
   std::vector<Acc> weights;  // their scores s_ij, then exp(s_ij - max), then the same over its sum: a mean overflows no sooner than values
 
-  for (index i = 0; i < p.query.rows; ++i) {
+  for (size_type i = 0; i < p.query.rows; ++i) {
     seen.clear();
     weights.clear();
     Acc max = p.score.has_sink ? p.score.sink : Acc(std::numeric_limits<Acc>::lowest());
-    for (index j = 0; j < p.key.rows; ++j) {
+    for (size_type j = 0; j < p.key.rows; ++j) {
       if (!visible(p.score, i, j)) continue;
       Acc dot(0);
-      for (index c = 0; c < p.query.cols; ++c) dot += Acc(Acc(p.query(i, c)) * p.key.template at<Acc>(j, c));
+      for (size_type c = 0; c < p.query.cols; ++c) dot += Acc(Acc(p.query(i, c)) * p.key.template at<Acc>(j, c));
       const Acc s = score_of(p.score, dot, i, j);
       if (masked_by_function(p.score, s)) continue;
       seen.push_back(j);
@@ -41,7 +41,7 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
     const bool empty = sum == Acc(0);  // no key, and no sink
     for (std::size_t n = 0; n < seen.size() && !empty; ++n) weights[n] = dropped(p.score, Acc(weights[n] / sum), i, seen[n]);
 
-    for (index c = 0; c < p.value.cols; ++c) {
+    for (size_type c = 0; c < p.value.cols; ++c) {
       Acc mean(0);
       for (std::size_t n = 0; n < seen.size() && !empty; ++n) mean += Acc(weights[n] * p.value.template at<Acc>(seen[n], c));
       p.out(i, c) = Scalar(mean);
@@ -52,8 +52,8 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
 
 template <typename Scalar, typename Stored>
 void reference(const problem<Scalar, Stored>& p) {
-  for (index b = 0; b < p.batch(); ++b)
-    for (index h = 0; h < p.num_heads(); ++h) reference_head(p.head(b, h));
+  for (size_type b = 0; b < p.batch(); ++b)
+    for (size_type h = 0; h < p.num_heads(); ++h) reference_head(p.head(b, h));
   p.rethrow();
 }
 

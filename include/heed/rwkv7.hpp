@@ -34,7 +34,7 @@ struct rwkv7_terms {
 
 namespace detail {
 /// Numbers that a worker has: the state, and a token's r, w, k, a and b.
-constexpr index rwkv7_numbers(index d_k, index d_v) { return (d_v + 5) * d_k; }
+constexpr size_type rwkv7_numbers(size_type d_k, size_type d_v) { return (d_v + 5) * d_k; }
 
 /// Checks every input of `name` and returns its terms.
 template <typename Scalar, typename R, typename W, typename K, typename V, typename A, typename B, typename... Terms>
@@ -48,8 +48,8 @@ rwkv7_terms<accumulator_t<Scalar>> check_rwkv7(const char* name, const tensor_vi
   add_terms(given, terms...);
   check_view(name, "receptance", receptance);
   check_execution_without_kernels(name, options.execution);
-  const index d_k = receptance.cols, d_v = value.cols;
-  const auto check_input = [&](const char* what, const auto& view, index dim, const char* whose) {
+  const size_type d_k = receptance.cols, d_v = value.cols;
+  const auto check_input = [&](const char* what, const auto& view, size_type dim, const char* whose) {
     check_sequence(name, what, view, "receptance", receptance);
     if (view.cols != dim)
       fail_with("heed::", name, ": ", what, ": head_dim ", view.cols, " does not match ", whose, "'s head_dim ", dim);
@@ -61,7 +61,7 @@ rwkv7_terms<accumulator_t<Scalar>> check_rwkv7(const char* name, const tensor_vi
   check_input("value", value, d_v, "value");
   check_carry(name, given.carry, receptance.batch, receptance.heads, d_v, "value's head_dim", d_k, "receptance's head_dim");
   product(name, "scratch for receptance's and value's head_dim, in bytes",  // a number for each pair, and a cache line
-          {d_v + 5, d_k + 1, index{sizeof(Acc) + 64}, workers_of(options.execution)});
+          {d_v + 5, d_k + 1, size_type{sizeof(Acc) + 64}, workers_of(options.execution)});
   return given;
 }
 
@@ -72,25 +72,25 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
                const rwkv7_options& options, workspace& memory, const Terms&... terms) {
   using Acc = accumulator_t<Scalar>;
   const rwkv7_terms<Acc> given = check_rwkv7<Scalar>(name, receptance, decay, key, value, a, b, options, terms...);
-  const index d_k = receptance.cols, d_v = value.cols;
+  const size_type d_k = receptance.cols, d_v = value.cols;
   check_sequence(name, "out", out, "receptance", receptance);
   check_equal(name, "out: head_dim", out.cols, "value's head_dim", d_v);
   check_apart(name, {"out", out}, {"carry", given.carry}, "receptance", receptance, "decay", decay, "key", key, "value", value, "a", a,
               "b", b);
 
-  const auto run_head = [&](index entry, index h, Acc* numbers) {
-    const auto take = [&](index count) { return std::exchange(numbers, numbers + count); };
+  const auto run_head = [&](size_type entry, size_type h, Acc* numbers) {
+    const auto take = [&](size_type count) { return std::exchange(numbers, numbers + count); };
     loaded_state<Acc> state(take(d_v * d_k), given.carry, entry, h, d_v, d_k);
     Eigen::Map<state_row<Acc>> rt(take(d_k), d_k), wt(take(d_k), d_k), kt(take(d_k), d_k), at(take(d_k), d_k), bt(take(d_k), d_k);
-    for (index t = 0; t < receptance.rows; ++t) {
+    for (size_type t = 0; t < receptance.rows; ++t) {
       load_row(receptance, entry, h, t, rt);
       load_row(decay, entry, h, t, wt);
       load_row(key, entry, h, t, kt);
       load_row(a, entry, h, t, at);
       load_row(b, entry, h, t, bt);
-      for (index d = 0; d < d_k; ++d)
+      for (size_type d = 0; d < d_k; ++d)
         if (is_zero(wt(d)) && is_zero(at(d))) state.value.col(d).setZero();  // forgotten, not multiplied by 0
-      for (index c = 0; c < d_v; ++c) {
+      for (size_type c = 0; c < d_v; ++c) {
         Eigen::Map<state_row<Acc>> row(state.value.data() + c * d_k, d_k);
         const Acc removed = (row * at).sum();
         row = row * wt + removed * bt + Acc(value(entry, h, t, c)) * kt;
@@ -122,7 +122,7 @@ void multi_head_rwkv7_into(const tensor_view<R>& receptance, const tensor_view<W
 
 /// The bytes of the workspace that this call of multi_head_rwkv7_into takes.
 template <typename R, typename W, typename K, typename V, typename A, typename B, typename... Terms>
-index multi_head_rwkv7_workspace_bytes(const tensor_view<R>& receptance, const tensor_view<W>& decay, const tensor_view<K>& key,
+size_type multi_head_rwkv7_workspace_bytes(const tensor_view<R>& receptance, const tensor_view<W>& decay, const tensor_view<K>& key,
                                        const tensor_view<V>& value, const tensor_view<A>& a, const tensor_view<B>& b,
                                        const rwkv7_options& options, const Terms&... terms) {
   using Scalar = std::remove_const_t<R>;

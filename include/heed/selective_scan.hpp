@@ -94,7 +94,7 @@ detail::silu_gate_term<typename Derived::Scalar> silu_gate(const Eigen::DenseBas
 
 namespace detail {
 /// Numbers that a worker of the scan has: the state, the rates, the slowest and fastest of each channel, and a token's b and c.
-constexpr index scan_numbers(index channels, index d_state) { return 2 * (channels * d_state + channels + d_state); }
+constexpr size_type scan_numbers(size_type channels, size_type d_state) { return 2 * (channels * d_state + channels + d_state); }
 
 /// Checks every input of `name` and returns its terms.
 template <typename Scalar, typename U, typename Dt, typename A, typename B, typename C, typename... Terms>
@@ -107,8 +107,8 @@ selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& 
   add_terms(given, terms...);
   check_view(name, "u", u);
   check_execution_without_kernels(name, options.execution);
-  const index channels = u.cols, d_state = a.cols;
-  const auto check_input = [&](const char* what, const auto& view, const char* axis, index cols, const char* whose, index wanted) {
+  const size_type channels = u.cols, d_state = a.cols;
+  const auto check_input = [&](const char* what, const auto& view, const char* axis, size_type cols, const char* whose, size_type wanted) {
     check_sequence(name, what, view, "u", u);
     if (cols != wanted) fail_with("heed::", name, ": ", what, ": ", axis, " ", cols, " does not match ", whose, " ", wanted);
   };
@@ -121,7 +121,7 @@ selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& 
     if (!view) return;
     check_broadcast(what, *view);
     check_extent(name, what, "channels", view->cols, channels);
-    check_equal(name, what, view->rows, "one number a channel, rows", index{1});
+    check_equal(name, what, view->rows, "one number a channel, rows", size_type{1});
   };
   check_input("dt", dt, "channels", dt.cols, "u's channels", channels);
   check_broadcast("a", a);
@@ -133,7 +133,7 @@ selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& 
   if (given.silu_gate) check_input("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u's channels", channels);
   check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state, "a's d_state");
   product(name, "scratch for a's channels and d_state, in bytes",  // 2 numbers for each pair, and a cache line
-          {channels + 1, d_state + 1, index{2 * sizeof(Acc) + 64}, workers_of(options.execution)});
+          {channels + 1, d_state + 1, size_type{2 * sizeof(Acc) + 64}, workers_of(options.execution)});
   return given;
 }
 
@@ -144,21 +144,21 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
                         const selective_scan_options& options, workspace& memory, const Terms&... terms) {
   using Acc = accumulator_t<Scalar>;
   const selective_scan_terms<Scalar> given = check_scan<Scalar>(name, u, dt, a, b, c, options, terms...);
-  const index channels = u.cols, d_state = a.cols;
+  const size_type channels = u.cols, d_state = a.cols;
   check_sequence(name, "out", out, "u", u);
   check_equal(name, "out: channels", out.cols, "u's channels", channels);
   check_apart(name, {"out", out}, {"carry", given.carry}, "u", u, "dt", dt, "a", a, "b", b, "c", c, "skip", given.skip,
               "step_bias", given.step_bias, "silu_gate", given.silu_gate);
 
-  for_each_head<Acc>(u.batch, u.heads, options.execution, scan_numbers(channels, d_state), memory, [&](index entry, index g, Acc* numbers) {
-    const auto take = [&](index count) { return std::exchange(numbers, numbers + count); };
+  for_each_head<Acc>(u.batch, u.heads, options.execution, scan_numbers(channels, d_state), memory, [&](size_type entry, size_type g, Acc* numbers) {
+    const auto take = [&](size_type count) { return std::exchange(numbers, numbers + count); };
     loaded_state<Acc> state(take(channels * d_state), given.carry, entry, g, channels, d_state);
     Eigen::Map<rows<Acc>> rate(take(channels * d_state), channels, d_state);
     const matrix_view<A> rates = broadcast_head(a, entry, g);
     Eigen::Map<state_row<Acc>> slowest(take(channels), channels), fastest(take(channels), channels);  // of each channel's rates
-    for (index i = 0; i < channels; ++i) {
+    for (size_type i = 0; i < channels; ++i) {
       slowest(i) = fastest(i) = Acc(0);
-      for (index n = 0; n < d_state; ++n) {
+      for (size_type n = 0; n < d_state; ++n) {
         rate(i, n) = rates(i, n);
         if (rates(i, n) > slowest(i)) slowest(i) = rates(i, n);
         if (rates(i, n) < fastest(i)) fastest(i) = rates(i, n);
@@ -169,10 +169,10 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
     if (given.step_bias) biases = broadcast_head(*given.step_bias, entry, g);
 
     Eigen::Map<state_row<Acc>> bt(take(d_state), d_state), ct(take(d_state), d_state);
-    for (index t = 0; t < u.rows; ++t) {
+    for (size_type t = 0; t < u.rows; ++t) {
       load_row(b, entry, g, t, bt);
       load_row(c, entry, g, t, ct);
-      for (index i = 0; i < channels; ++i) {
+      for (size_type i = 0; i < channels; ++i) {
         const Acc input(u(entry, g, t, i));
         Acc step(dt(entry, g, t, i));
         if (biases.data) step += biases(0, i);
@@ -180,7 +180,7 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
         Eigen::Map<state_row<Acc>> x(state.value.data() + i * d_state, d_state);
         const Eigen::Map<const state_row<Acc>> rates_i(rate.data() + i * d_state, d_state);
         if (is_negative_infinity(Acc(step * slowest(i))) || is_negative_infinity(Acc(step * fastest(i))))
-          for (index n = 0; n < d_state; ++n)
+          for (size_type n = 0; n < d_state; ++n)
             if (is_negative_infinity(Acc(step * rates_i(n)))) x(n) = Acc(0);  // forgotten, not multiplied by 0
         x = (step * rates_i).exp() * x + (step * input) * bt;
         Acc y = (x * ct).sum();
@@ -213,7 +213,7 @@ void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt, con
 
 /// The bytes of the workspace that this call of selective_scan_into takes.
 template <typename U, typename Dt, typename A, typename B, typename C, typename... Terms>
-index selective_scan_workspace_bytes(const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a,
+size_type selective_scan_workspace_bytes(const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a,
                                      const tensor_view<B>& b, const tensor_view<C>& c, const selective_scan_options& options,
                                      const Terms&... terms) {
   using Scalar = std::remove_const_t<U>;

@@ -31,20 +31,20 @@ auto scaled_softmax(const Scores& scores, double scale = 1) {
   detail::check_view("scaled_softmax", "scores", in.view);
   rows<Scalar, Scores::ColsAtCompileTime> weights(in.view.rows, in.view.cols);
   row_vector<Acc> row(in.view.cols);
-  for (index i = 0; i < weights.rows(); ++i) {
+  for (size_type i = 0; i < weights.rows(); ++i) {
     Acc largest(std::numeric_limits<Acc>::lowest()), sum(0);
-    for (index j = 0; j < row.size(); ++j) {
+    for (size_type j = 0; j < row.size(); ++j) {
       const Acc score(in.view(0, 0, i, j));
       row(j) =
           detail::is_negative_infinity(score) ? score : Acc(score * Acc(scale));  // a masked score stays masked, whatever the scale
       if (row(j) > largest) largest = row(j);
     }
-    for (index j = 0; j < row.size(); ++j) {
+    for (size_type j = 0; j < row.size(); ++j) {
       row(j) = detail::is_negative_infinity(row(j)) ? Acc(0) : Acc(exp(Acc(row(j) - largest)));
       sum += row(j);
     }
     const bool empty = sum == Acc(0);
-    for (index j = 0; j < row.size(); ++j) weights(i, j) = Scalar(empty ? Acc(0) : Acc(row(j) / sum));
+    for (size_type j = 0; j < row.size(); ++j) weights(i, j) = Scalar(empty ? Acc(0) : Acc(row(j) / sum));
   }
   return weights;
 }

@@ -12,10 +12,10 @@ namespace detail {
 
 /// Rows [first, first + count) of keys or values as a matrix of the accumulator's type.
 template <typename Acc, typename Stored>
-rows<Acc> load_rows(const stored_rows<Stored>& stored, index first, index count) {
+rows<Acc> load_rows(const stored_rows<Stored>& stored, size_type first, size_type count) {
   rows<Acc> loaded(count, stored.cols);
-  for (index j = 0; j < count; ++j)
-    for (index c = 0; c < stored.cols; ++c) loaded(j, c) = stored.template at<Acc>(first + j, c);
+  for (size_type j = 0; j < count; ++j)
+    for (size_type c = 0; c < stored.cols; ++c) loaded(j, c) = stored.template at<Acc>(first + j, c);
   return loaded;
 }
 
@@ -28,29 +28,29 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
   using Acc = accumulator_t<Scalar>;
   using std::exp;
   using std::log;
-  constexpr index tile_q = 32, tile_k = 64;
+  constexpr size_type tile_q = 32, tile_k = 64;
   const score_params<Acc>& score = p.score;
-  std::vector<index> seen;  // the keys of a tile that a row sees
+  std::vector<size_type> seen;  // the keys of a tile that a row sees
 
-  for (index i0 = 0; i0 < p.query.rows; i0 += tile_q) {
-    const index m = (std::min)(tile_q, p.query.rows - i0);
+  for (size_type i0 = 0; i0 < p.query.rows; i0 += tile_q) {
+    const size_type m = (std::min)(tile_q, p.query.rows - i0);
     rows<Acc> query(m, p.query.cols);
-    for (index i = 0; i < m; ++i)
-      for (index c = 0; c < query.cols(); ++c) query(i, c) = Acc(p.query(i0 + i, c));
+    for (size_type i = 0; i < m; ++i)
+      for (size_type c = 0; c < query.cols(); ++c) query(i, c) = Acc(p.query(i0 + i, c));
     rows<Acc> out = rows<Acc>::Constant(m, p.value.cols, Acc(0));
     row_vector<Acc> largest = row_vector<Acc>::Constant(m, score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest()));
     row_vector<Acc> sum = row_vector<Acc>::Constant(m, score.has_sink ? Acc(1) : Acc(0));
 
     // the keys that the band leaves to this block of queries
-    const index first = (std::max)(index{0}, i0 + score.band.low), last = (std::min)(p.key.rows - 1, i0 + m - 1 + score.band.high);
-    for (index j0 = first; j0 <= last; j0 += tile_k) {
-      const index n = (std::min)(tile_k, last + 1 - j0);
+    const size_type first = (std::max)(size_type{0}, i0 + score.band.low), last = (std::min)(p.key.rows - 1, i0 + m - 1 + score.band.high);
+    for (size_type j0 = first; j0 <= last; j0 += tile_k) {
+      const size_type n = (std::min)(tile_k, last + 1 - j0);
       const rows<Acc> value = load_rows<Acc>(p.value, j0, n);
       rows<Acc> weights = query * load_rows<Acc>(p.key, j0, n).transpose();
-      for (index i = 0; i < m; ++i) {
+      for (size_type i = 0; i < m; ++i) {
         seen.clear();
         Acc new_max = largest(i);
-        for (index j = 0; j < n; ++j) {
+        for (size_type j = 0; j < n; ++j) {
           if (!visible(score, i0 + i, j0 + j)) continue;
           weights(i, j) = score_of(score, weights(i, j), i0 + i, j0 + j);
           if (masked_by_function(score, weights(i, j))) continue;
@@ -61,20 +61,20 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
         const Acc before = sum(i) * Acc(exp(Acc(largest(i) - new_max)));
         largest(i) = new_max;
         sum(i) = before;
-        for (const index j : seen) {
+        for (const size_type j : seen) {
           weights(i, j) = exp(Acc(weights(i, j) - new_max));
           sum(i) += weights(i, j);
         }
         if (sum(i) == Acc(0)) continue;
         out.row(i) *= Acc(before / sum(i));
-        for (const index j : seen)  // a hidden pair is skipped: 0 times a masked NaN would be NaN
+        for (const size_type j : seen)  // a hidden pair is skipped: 0 times a masked NaN would be NaN
           out.row(i) += weight_after_dropout(score, Acc(weights(i, j) / sum(i)), i0 + i, j0 + j) * value.row(j);
       }
     }
 
-    for (index i = 0; i < m; ++i) {
+    for (size_type i = 0; i < m; ++i) {
       const bool empty = sum(i) == Acc(0);  // no key, and no sink
-      for (index c = 0; c < p.value.cols; ++c) p.out(i0 + i, c) = Scalar(out(i, c));
+      for (size_type c = 0; c < p.value.cols; ++c) p.out(i0 + i, c) = Scalar(out(i, c));
       if (p.lse.data) p.lse(i0 + i, 0) = empty ? negative_infinity<Acc>() : Acc(largest(i) + Acc(log(sum(i))));
     }
   }
@@ -82,8 +82,8 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
 
 template <typename Scalar, typename Stored>
 void streaming(const problem<Scalar, Stored>& p) {
-  for (index b = 0; b < p.batch(); ++b)
-    for (index h = 0; h < p.num_heads(); ++h) streaming_head(p.head(b, h));
+  for (size_type b = 0; b < p.batch(); ++b)
+    for (size_type h = 0; h < p.num_heads(); ++h) streaming_head(p.head(b, h));
   p.rethrow();
 }
 

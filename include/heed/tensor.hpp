@@ -41,7 +41,7 @@ struct element_of<Container, std::void_t<decltype(*std::declval<const Container&
 }  // namespace detail
 
 /// A view of the caller's list of indices: a std::vector, std::array or Eigen vector of integers of 32 bits (std::int32_t, as
-/// cu_seqlens are elsewhere) or 64 (heed::index). It does not own them. An empty one has no data.
+/// cu_seqlens are elsewhere) or 64 (heed::size_type). It does not own them. An empty one has no data.
 struct index_list {
   /// A list of no indices.
   index_list() = default;
@@ -49,14 +49,14 @@ struct index_list {
   template <typename Container>
   index_list(const Container& container) {
     using Element = typename detail::element_of<Container>::type;
-    constexpr bool fits = std::is_same<Element, std::int32_t>::value || std::is_same<Element, index>::value ||
+    constexpr bool fits = std::is_same<Element, std::int32_t>::value || std::is_same<Element, size_type>::value ||
                           std::is_same<Element, std::int64_t>::value || std::is_same<Element, long long>::value;
     static_assert(fits,
-                  "a list of indices is a std::vector, std::array or Eigen vector of std::int32_t or heed::index (std::ptrdiff_t)");
+                  "a list of indices is a std::vector, std::array or Eigen vector of std::int32_t or heed::size_type (std::ptrdiff_t)");
     if constexpr (fits) {
-      size = static_cast<index>(container.size());
+      size = static_cast<size_type>(container.size());
       data = size > 0 ? container.data() : nullptr;
-      width = index{sizeof(Element)};
+      width = size_type{sizeof(Element)};
     }
   }
   /// Refused, with a sentence: a list in braces may end before it is read.
@@ -67,12 +67,12 @@ struct index_list {
   }
 
   /// Index i of the list.
-  index operator[](index i) const { return width == index{sizeof(std::int32_t)} ? read<std::int32_t>(i) : read<std::int64_t>(i); }
+  size_type operator[](size_type i) const { return width == size_type{sizeof(std::int32_t)} ? read<std::int32_t>(i) : read<std::int64_t>(i); }
 
   /// For range-based loops.
   struct iterator {
     /// The index here.
-    index operator*() const { return (*list)[at]; }
+    size_type operator*() const { return (*list)[at]; }
     /// Goes to the next one.
     iterator& operator++() {
       ++at;
@@ -82,7 +82,7 @@ struct index_list {
     bool operator!=(const iterator& other) const { return at != other.at; }
 
     const index_list* list;  ///< the list
-    index at;                ///< the place in it
+    size_type at;                ///< the place in it
   };
   /// The first place.
   iterator begin() const { return {this, 0}; }
@@ -90,16 +90,16 @@ struct index_list {
   iterator end() const { return {this, size}; }
 
   const void* data = nullptr;   ///< the first element; null: none
-  index size = 0;               ///< how many indices there are
-  index width = sizeof(index);  ///< bytes of an element
+  size_type size = 0;               ///< how many indices there are
+  size_type width = sizeof(size_type);  ///< bytes of an element
 
  private:
   // An integer of 64 bits has several names, and a pointer to one may not look at another.
   template <typename Integer>
-  index read(index i) const {
+  size_type read(size_type i) const {
     Integer element;
-    std::memcpy(&element, static_cast<const char*>(data) + i * index{sizeof element}, sizeof element);
-    return static_cast<index>(element);
+    std::memcpy(&element, static_cast<const char*>(data) + i * size_type{sizeof element}, sizeof element);
+    return static_cast<size_type>(element);
   }
 };
 
@@ -107,13 +107,13 @@ struct index_list {
 template <typename Scalar>
 struct matrix_view {
   Scalar* data = nullptr;  ///< element (0, 0)
-  index rows = 0;          ///< how many rows
-  index cols = 0;          ///< how many columns
-  index row_stride = 0;    ///< elements from a row to the next
-  index col_stride = 1;    ///< elements from a column to the next
+  size_type rows = 0;          ///< how many rows
+  size_type cols = 0;          ///< how many columns
+  size_type row_stride = 0;    ///< elements from a row to the next
+  size_type col_stride = 1;    ///< elements from a column to the next
 
   /// Element (i, c).
-  Scalar& operator()(index i, index c) const { return data[i * row_stride + c * col_stride]; }
+  Scalar& operator()(size_type i, size_type c) const { return data[i * row_stride + c * col_stride]; }
 };
 
 /// A strided view of a [batch, heads, rows, cols] tensor; it does not own it. Strides count elements, may be 0 (the same values
@@ -122,32 +122,32 @@ struct matrix_view {
 template <typename Scalar>
 struct tensor_view {
   Scalar* data = nullptr;  ///< element (0, 0, 0, 0)
-  index batch = 0;         ///< how many batch entries
-  index heads = 0;         ///< how many heads
-  index rows = 0;          ///< how many rows: tokens
-  index cols = 0;          ///< how many columns: head_dim
-  index batch_stride = 0;  ///< elements from a batch entry to the next
-  index head_stride = 0;   ///< elements from a head to the next
-  index row_stride = 0;    ///< elements from a row to the next
-  index col_stride = 1;    ///< elements from a column to the next
+  size_type batch = 0;         ///< how many batch entries
+  size_type heads = 0;         ///< how many heads
+  size_type rows = 0;          ///< how many rows: tokens
+  size_type cols = 0;          ///< how many columns: head_dim
+  size_type batch_stride = 0;  ///< elements from a batch entry to the next
+  size_type head_stride = 0;   ///< elements from a head to the next
+  size_type row_stride = 0;    ///< elements from a row to the next
+  size_type col_stride = 1;    ///< elements from a column to the next
 
   /// A writable view is also a readable one.
   operator tensor_view<const Scalar>() const {
     return {data, batch, heads, rows, cols, batch_stride, head_stride, row_stride, col_stride};
   }
   /// Rows [first, first + count) of head h of batch entry b.
-  matrix_view<Scalar> head(index b, index h, index first, index count) const {
+  matrix_view<Scalar> head(size_type b, size_type h, size_type first, size_type count) const {
     return {data + b * batch_stride + h * head_stride + first * row_stride, count, cols, row_stride, col_stride};
   }
   /// Element (b, h, i, c).
-  Scalar& operator()(index b, index h, index i, index c) const {
+  Scalar& operator()(size_type b, size_type h, size_type i, size_type c) const {
     return data[b * batch_stride + h * head_stride + i * row_stride + c * col_stride];
   }
 };
 
 /// A dense tensor in the order [batch, heads, length, dim].
 template <typename Scalar>
-tensor_view<Scalar> bhnd(Scalar* data, index batch, index heads, index length, index dim) {
+tensor_view<Scalar> bhnd(Scalar* data, size_type batch, size_type heads, size_type length, size_type dim) {
   detail::product("bhnd", "batch * heads * length * dim", {batch, heads, length, dim});
   return {data, batch, heads, length, dim, heads * length * dim, length * dim, dim, 1};
 }
@@ -160,7 +160,7 @@ tensor_view<Scalar> bhnd(Scalar* data, index batch, index heads, index length, i
 /// assert(&heads(1, 2, 3, 0) == &numbers[((1 * 10 + 3) * 4 + 2) * 64]);
 /// @endcode
 template <typename Scalar>
-tensor_view<Scalar> bnhd(Scalar* data, index batch, index length, index heads, index dim) {
+tensor_view<Scalar> bnhd(Scalar* data, size_type batch, size_type length, size_type heads, size_type dim) {
   detail::product("bnhd", "batch * length * heads * dim", {batch, length, heads, dim});
   return {data, batch, heads, length, dim, length * heads * dim, dim, heads * dim, 1};
 }
@@ -169,7 +169,7 @@ namespace detail {
 template <typename T>
 constexpr bool has_memory = (int(Eigen::internal::traits<std::decay_t<T>>::Flags) & int(Eigen::DirectAccessBit)) != 0;
 
-[[noreturn]] inline void fail_view(const char* function, const char* what, index batch, index heads, index rows, index cols) {
+[[noreturn]] inline void fail_view(const char* function, const char* what, size_type batch, size_type heads, size_type rows, size_type cols) {
   const bool negative = (batch | heads | rows | cols) < 0;
   fail_with("heed::", function, ": ", what, ": ", negative ? "sizes must not be negative, but are " : "a null pointer to ", batch,
             " x ", heads, " x ", rows, " x ", cols, negative ? "" : " numbers");
@@ -194,8 +194,8 @@ bool is_none(const tensor_view<Scalar>& view) {
 
 /// Head (b, h) of a view whose extents are each 1 (the same for all) or the call's own.
 template <typename Scalar>
-matrix_view<Scalar> broadcast_head(const tensor_view<Scalar>& view, index b, index h) {
-  const auto at = [](index stride, index extent) { return extent > 1 ? stride : 0; };
+matrix_view<Scalar> broadcast_head(const tensor_view<Scalar>& view, size_type b, size_type h) {
+  const auto at = [](size_type stride, size_type extent) { return extent > 1 ? stride : 0; };
   return {view.data + b * at(view.batch_stride, view.batch) + h * at(view.head_stride, view.heads), view.rows, view.cols,
           at(view.row_stride, view.rows), at(view.col_stride, view.cols)};
 }
@@ -234,10 +234,10 @@ auto writable_view(Out&& matrix) -> tensor_view<typename std::decay_t<Out>::Scal
 /// assert(heads(1, 2, 3, 0) == packed(10 + 3, 2 * 64));
 /// @endcode
 template <typename Scalar>
-tensor_view<Scalar> split_heads(const tensor_view<Scalar>& packed, index heads, index batch = 1) {
+tensor_view<Scalar> split_heads(const tensor_view<Scalar>& packed, size_type heads, size_type batch = 1) {
   detail::check_multiple("split_heads", "packed", packed.cols, "columns", "heads", heads);
   detail::check_multiple("split_heads", "packed", packed.rows, "rows", "batch", batch);
-  const index length = packed.rows / batch, dim = packed.cols / heads;
+  const size_type length = packed.rows / batch, dim = packed.cols / heads;
   return {packed.data,      batch, heads, length, dim, length * packed.row_stride, dim * packed.col_stride, packed.row_stride,
           packed.col_stride};
 }

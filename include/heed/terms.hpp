@@ -25,7 +25,7 @@ namespace detail {
 template <typename Scalar, typename Tag>
 struct head_term {
   const Scalar* values = nullptr;
-  index count = 0;
+  size_type count = 0;
 };
 template <typename Scalar, typename Tag>
 memory_region region_of(const head_term<Scalar, Tag>& term) {
@@ -38,20 +38,20 @@ struct logit_scales_tag;
 // A term of `view.batch` batch entries that repeats serves a call of `times` as many.
 struct keep_term {
   tensor_view<const bool> view;
-  index times = 1;
+  size_type times = 1;
 };
 struct keep_bytes_term {
   tensor_view<const std::uint8_t> view;
-  index times = 1;
+  size_type times = 1;
 };
 struct keep_bits_term {
   tensor_view<const std::uint8_t> view;
-  index n_kv = 0;
+  size_type n_kv = 0;
 };
 template <typename Scalar>
 struct bias_term {
   tensor_view<const Scalar> view;
-  index times = 1;
+  size_type times = 1;
 };
 struct key_lengths_term {
   index_list lengths;
@@ -141,13 +141,13 @@ struct terms {
   }
   template <typename Function>
   void add(const score_function_term<Function>& term) {
-    static_assert(std::is_invocable_r<Acc, const Function&, Acc, index, index, index, index>::value,
+    static_assert(std::is_invocable_r<Acc, const Function&, Acc, size_type, size_type, size_type, size_type>::value,
                   "a score function is called as function(score, b, h, i, j) and returns the new score");
     score_function = {&run_score_function<Function, Acc>, &term};
   }
   template <typename Function>
   void add(const mask_function_term<Function>& term) {
-    static_assert(std::is_invocable_r<bool, const Function&, index, index, index, index>::value,
+    static_assert(std::is_invocable_r<bool, const Function&, size_type, size_type, size_type, size_type>::value,
                   "a mask function is called as function(b, h, i, j) and returns true where query i may see key j");
     mask_function = {&run_mask_function<Function, Acc>, &term};
     function_blocks = term.blocks;
@@ -191,7 +191,7 @@ head_term<typename Vector::Scalar, Tag> make_head_term(const Vector& values) {
 template <typename Scalar>
 struct repeated_view {
   tensor_view<Scalar> view;  ///< the tensor
-  index times;               ///< how many times its batch makes the call's
+  size_type times;               ///< how many times its batch makes the call's
 };
 
 /// For keep and bias: entry b of a call of times * values.batch entries takes entry b % values.batch. With windows as the batch,
@@ -208,7 +208,7 @@ struct repeated_view {
 ///                                 heed::bias(heed::repeated(heed::bhnd(values.data(), 2, 1, 4, 4), 3)));
 /// @endcode
 template <typename Scalar>
-repeated_view<const Scalar> repeated(const tensor_view<Scalar>& values, index times) {
+repeated_view<const Scalar> repeated(const tensor_view<Scalar>& values, size_type times) {
   return {values, times};
 }
 
@@ -257,7 +257,7 @@ auto keep(const Eigen::DenseBase<Derived>& mask) {
 /// bytes[0] = 0x01;                                // of the first 8 keys, query 0 sees key 0 alone
 /// const auto out = heed::attention(x, x, x, {}, heed::keep_bits(heed::bhnd(bytes.data(), 1, 1, 10, 2), 10));
 /// @endcode
-inline detail::keep_bits_term keep_bits(const tensor_view<const std::uint8_t>& bytes, index n_kv) { return {bytes, n_kv}; }
+inline detail::keep_bits_term keep_bits(const tensor_view<const std::uint8_t>& bytes, size_type n_kv) { return {bytes, n_kv}; }
 
 /// Numbers added to the scores after scale and softcap; -infinity masks. Sizes broadcast as those of keep. The scalar is that of the
 /// scores.
@@ -325,7 +325,7 @@ detail::head_term<typename Vector::Scalar, detail::logit_scales_tag> logit_scale
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
-/// const std::vector<heed::index> lengths{7};  // one batch entry, the last 3 keys are padding
+/// const std::vector<heed::size_type> lengths{7};  // one batch entry, the last 3 keys are padding
 /// const auto out = heed::attention(x, x, x, {}, heed::key_lengths(lengths));
 /// @endcode
 inline detail::key_lengths_term key_lengths(const index_list& lengths) { return {lengths}; }
@@ -355,8 +355,8 @@ inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
-/// using heed::index;
-/// const auto fade = [](float score, index, index, index i, index j) { return score - 0.1f * float(i - j); };
+/// using heed::size_type;
+/// const auto fade = [](float score, size_type, size_type, size_type i, size_type j) { return score - 0.1f * float(i - j); };
 /// heed::attention_options options;
 /// options.causal = heed::causal::bottom_right;
 /// const auto out = heed::attention(x, x, x, options, heed::score_function(fade));
@@ -371,8 +371,8 @@ detail::score_function_term<Function> score_function(const Function& function) {
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
-/// using heed::index;
-/// const auto same_document = [](index, index, index i, index j) { return i / 4 == j / 4; };
+/// using heed::size_type;
+/// const auto same_document = [](size_type, size_type, size_type i, size_type j) { return i / 4 == j / 4; };
 /// const auto out = heed::attention(x, x, x, {}, heed::mask_function(same_document));
 /// @endcode
 template <typename Function>
@@ -387,8 +387,8 @@ detail::mask_function_term<Function> mask_function(const Function& function) {
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
-/// using heed::index;
-/// const auto same_document = [](index, index, index i, index j) { return i / 4 == j / 4; };
+/// using heed::size_type;
+/// const auto same_document = [](size_type, size_type, size_type i, size_type j) { return i / 4 == j / 4; };
 /// const auto found = heed::block_mask::of(same_document, 1, 1, 10, 10, 4, 4);
 /// const auto out = heed::attention(x, x, x, {}, heed::mask_function(same_document, found));
 /// @endcode

@@ -11,9 +11,8 @@ HEED_NAMESPACE_BEGIN
 static_assert(std::is_same<Eigen::Index, std::ptrdiff_t>::value,
               "heed: EIGEN_DEFAULT_DENSE_INDEX_TYPE must be std::ptrdiff_t, Eigen's own choice: sizes and strides are 64 bits wide");
 
-/// Every size and stride: Eigen's index, 64 bits wide on every machine that matters. (Where <strings.h> declares a function `index`,
-/// the name is ambiguous after `using namespace heed`, and `using heed::index` is refused at global scope: write heed::index.)
-using index = Eigen::Index;
+/// Every size and stride: Eigen's index, 64 bits wide on every machine that matters.
+using size_type = Eigen::Index;
 
 /// In place of a scalar type: the function takes it from its first argument.
 struct deduced;

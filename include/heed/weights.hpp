@@ -29,38 +29,38 @@ namespace detail {
 /// score and an lse of several thousand are rounded by more than a weight may be wrong by, so a row is divided by its own sum: the lse
 /// only says whether the row saw anything.
 template <typename Scalar, typename Stored>
-rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, index first_row, index count, index num_keys) {
+rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, size_type first_row, size_type count, size_type num_keys) {
   using Acc = accumulator_t<Scalar>;
   using Sum = std::conditional_t<std::is_same<Acc, float>::value, double, Acc>;
   using std::exp;
-  constexpr index tile = 128;
+  constexpr size_type tile = 128;
   const score_params<Acc>& score = p.score;
   rows<Acc> query(count, p.query.cols);
-  for (index r = 0; r < count; ++r)
-    for (index c = 0; c < query.cols(); ++c) query(r, c) = Acc(p.query(first_row + r, c));
+  for (size_type r = 0; r < count; ++r)
+    for (size_type c = 0; c < query.cols(); ++c) query(r, c) = Acc(p.query(first_row + r, c));
 
   // the scores first; a pair that is hidden has -infinity
   rows<Acc> weights = rows<Acc>::Constant(count, num_keys, negative_infinity<Acc>());
-  for (index j0 = 0; j0 < p.key.rows; j0 += tile) {
-    const index n = (std::min)(tile, p.key.rows - j0);
+  for (size_type j0 = 0; j0 < p.key.rows; j0 += tile) {
+    const size_type n = (std::min)(tile, p.key.rows - j0);
     const rows<Acc> dots = query * load_rows<Acc>(p.key, j0, n).transpose();
-    for (index r = 0; r < count; ++r) {
-      const index i = first_row + r;
+    for (size_type r = 0; r < count; ++r) {
+      const size_type i = first_row + r;
       if (is_negative_infinity(p.lse(i, 0))) continue;
-      for (index j = 0; j < n; ++j)
+      for (size_type j = 0; j < n; ++j)
         if (visible(score, i, j0 + j)) weights(r, j0 + j) = score_of(score, dots(r, j), i, j0 + j);
     }
   }
-  for (index r = 0; r < count; ++r) {
+  for (size_type r = 0; r < count; ++r) {
     Acc largest = score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest());
-    for (index j = 0; j < num_keys; ++j)
+    for (size_type j = 0; j < num_keys; ++j)
       if (weights(r, j) > largest) largest = weights(r, j);
     Sum sum = Sum(score.has_sink ? Acc(exp(score.sink - largest)) : Acc(0));
-    for (index j = 0; j < num_keys; ++j) {
+    for (size_type j = 0; j < num_keys; ++j) {
       weights(r, j) = is_negative_infinity(weights(r, j)) ? Acc(0) : Acc(exp(weights(r, j) - largest));
       sum += Sum(weights(r, j));
     }
-    for (index j = 0; j < num_keys; ++j)
+    for (size_type j = 0; j < num_keys; ++j)
       if (weights(r, j) != Acc(0)) weights(r, j) = weight_after_dropout(score, Acc(Sum(weights(r, j)) / sum), first_row + r, j);
   }
   return weights;
@@ -82,7 +82,7 @@ class known_lse {
   static const Lse& one_a_row(const char* function, const Lse& lse) {
     static_assert(is_eigen<Lse>, "lse must be an Eigen vector, one number a query row");
     check_memory(function, "lse", lse);
-    if (!Lse::IsVectorAtCompileTime) check_equal(function, "lse: columns", lse.cols(), "one number a row:", index{1});
+    if (!Lse::IsVectorAtCompileTime) check_equal(function, "lse: columns", lse.cols(), "one number a row:", size_type{1});
     return lse;
   }
 
@@ -93,9 +93,9 @@ class known_lse {
   known_lse(const known_lse&) = delete;
 
   using accumulator = accumulator_t<Scalar>;
-  index n_q() const { return in_.query.rows; }
-  index n_kv() const { return in_.key.rows; }
-  rows<accumulator> weights(index first_row, index count) const {
+  size_type n_q() const { return in_.query.rows; }
+  size_type n_kv() const { return in_.key.rows; }
+  rows<accumulator> weights(size_type first_row, size_type count) const {
     rows<accumulator> some = weights_of(problem_.head(0, 0), first_row, count, n_kv());
     problem_.rethrow();
     return some;
@@ -104,8 +104,8 @@ class known_lse {
   /// Calls visit(first_row, weights) for one block of rows after the other: O(n_kv) memory.
   template <typename Visit>
   void for_each_block(const Visit& visit) const {
-    constexpr index block = 32;
-    for (index i = 0; i < n_q(); i += block) visit(i, weights(i, (std::min)(block, n_q() - i)));
+    constexpr size_type block = 32;
+    for (size_type i = 0; i < n_q(); i += block) visit(i, weights(i, (std::min)(block, n_q() - i)));
   }
 };
 }  // namespace detail
@@ -124,7 +124,7 @@ class known_lse {
 /// const rows weights = heed::attention_weights(query, key, result.lse, 2, 3);  // of the queries 2, 3 and 4: 3 x 10
 /// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
-auto attention_weights(const Query& query, const Key& key, const Lse& lse, index first_row, index count,
+auto attention_weights(const Query& query, const Key& key, const Lse& lse, size_type first_row, size_type count,
                        const attention_options& options = {}, const Terms&... terms) {
   const detail::known_lse<Query, Key, Lse, Terms...> known("attention_weights", query, key, lse, options, terms...);
   if (first_row < 0 || count < 0 || first_row > known.n_q() - count)
@@ -174,7 +174,7 @@ auto key_mass(const Query& query, const Key& key, const Lse& lse, const attentio
   const detail::known_lse<Query, Key, Lse, Terms...> known("key_mass", query, key, lse, options, terms...);
   using Acc = typename decltype(known)::accumulator;
   row_vector<Acc> mass = row_vector<Acc>::Zero(known.n_kv());
-  known.for_each_block([&](index, const rows<Acc>& weights) { mass += weights.colwise().sum().transpose(); });
+  known.for_each_block([&](size_type, const rows<Acc>& weights) { mass += weights.colwise().sum().transpose(); });
   return mass;
 }
 
@@ -194,9 +194,9 @@ auto row_entropy(const Query& query, const Key& key, const Lse& lse, const atten
   using Acc = typename decltype(known)::accumulator;
   using std::log;
   row_vector<Acc> entropy = row_vector<Acc>::Zero(known.n_q());
-  known.for_each_block([&](index first, const rows<Acc>& weights) {
-    for (index r = 0; r < weights.rows(); ++r)
-      for (index j = 0; j < weights.cols(); ++j)
+  known.for_each_block([&](size_type first, const rows<Acc>& weights) {
+    for (size_type r = 0; r < weights.rows(); ++r)
+      for (size_type j = 0; j < weights.cols(); ++j)
         if (weights(r, j) != Acc(0)) entropy(first + r) -= Acc(weights(r, j) * Acc(log(weights(r, j))));
   });
   return entropy;
@@ -205,7 +205,7 @@ auto row_entropy(const Query& query, const Key& key, const Lse& lse, const atten
 /// The heaviest keys of each query: row i holds their numbers and weights, the heaviest first.
 template <typename Acc>
 struct top_keys_result {
-  rows<index> keys;   ///< n_q x k: the numbers of the keys
+  rows<size_type> keys;   ///< n_q x k: the numbers of the keys
   rows<Acc> weights;  ///< n_q x k: their weights
 };
 
@@ -220,23 +220,23 @@ struct top_keys_result {
 /// assert(top.weights(0, 0) >= top.weights(0, 2) && top.keys(0, 0) < 10);
 /// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
-auto top_keys(const Query& query, const Key& key, const Lse& lse, index k, const attention_options& options = {},
+auto top_keys(const Query& query, const Key& key, const Lse& lse, size_type k, const attention_options& options = {},
               const Terms&... terms) {
   const detail::known_lse<Query, Key, Lse, Terms...> known("top_keys", query, key, lse, options, terms...);
   using Acc = typename decltype(known)::accumulator;
   if (k < 0 || k > known.n_kv()) detail::fail_with("heed::top_keys: k ", k, " is not in [0, n_kv ", known.n_kv(), "]");
-  top_keys_result<Acc> top{rows<index>(known.n_q(), k), rows<Acc>(known.n_q(), k)};
-  std::vector<index> order(static_cast<std::size_t>(known.n_kv()));
-  known.for_each_block([&](index first, const rows<Acc>& weights) {
-    for (index r = 0; r < weights.rows(); ++r) {
-      std::iota(order.begin(), order.end(), index{0});
-      const auto is_nan = [&](index j) { return !(weights(r, j) >= Acc(0)); };
-      std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](index a, index b) {
+  top_keys_result<Acc> top{rows<size_type>(known.n_q(), k), rows<Acc>(known.n_q(), k)};
+  std::vector<size_type> order(static_cast<std::size_t>(known.n_kv()));
+  known.for_each_block([&](size_type first, const rows<Acc>& weights) {
+    for (size_type r = 0; r < weights.rows(); ++r) {
+      std::iota(order.begin(), order.end(), size_type{0});
+      const auto is_nan = [&](size_type j) { return !(weights(r, j) >= Acc(0)); };
+      std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](size_type a, size_type b) {
         if (is_nan(a) != is_nan(b)) return is_nan(a);
         if (!is_nan(a) && weights(r, a) != weights(r, b)) return weights(r, a) > weights(r, b);
         return a < b;
       });
-      for (index n = 0; n < k; ++n) {
+      for (size_type n = 0; n < k; ++n) {
         top.keys(first + r, n) = order[static_cast<std::size_t>(n)];
         top.weights(first + r, n) = weights(r, top.keys(first + r, n));
       }

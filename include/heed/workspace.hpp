@@ -36,7 +36,7 @@ class workspace {
 
   /// At least `bytes` bytes, aligned to 64; the previous content is lost. Where memory runs out the workspace is empty, and
   /// can be used again.
-  void* reserve(index bytes) {
+  void* reserve(size_type bytes) {
     if (bytes < 0) detail::fail_with("heed::workspace::reserve: bytes must not be negative, but are ", bytes);
     if (bytes > capacity_) {
       memory_.reset();  // before the new memory is taken: the two need not fit side by side
@@ -48,12 +48,12 @@ class workspace {
     return memory_.get() + (alignment - address % alignment) % alignment;
   }
   /// Its size in bytes.
-  index capacity() const { return capacity_; }
+  size_type capacity() const { return capacity_; }
 
  private:
   static constexpr std::size_t alignment = 64;
   std::unique_ptr<unsigned char[]> memory_;
-  index capacity_ = 0;
+  size_type capacity_ = 0;
 };
 
 HEED_NAMESPACE_END

@@ -6,6 +6,6 @@ void wrong() {
   const Eigen::MatrixXd y = Eigen::MatrixXd::Ones(2, 4);
   Eigen::MatrixXf out(2, 4);
   heed::workspace memory;
-  const std::vector<heed::index> starts{0, 2};
+  const std::vector<heed::size_type> starts{0, 2};
   heed::ragged_attention_into(heed::view(x), heed::view(x), heed::view(y), heed::writable_view(out), {}, starts, starts, {}, memory);
 }

@@ -17,15 +17,15 @@ void run(const test_case& c, const std::string& precision, failures& failed) {
   const auto keep = values<bool>(optional_input(c, "keep"));
   const auto bias = values<Scalar>(optional_input(c, "bias")), alibi = values<Scalar>(optional_input(c, "alibi"));
   const auto sinks = values<Scalar>(optional_input(c, "sinks"));
-  const auto kv_len = values<heed::index>(optional_input(c, "kv_len"));
+  const auto kv_len = values<heed::size_type>(optional_input(c, "kv_len"));
   const auto keep_view = view_of(optional_input(c, "keep"), keep.data());
   const auto bias_view = view_of(optional_input(c, "bias"), bias.data());
 
-  const heed::index batch = query_view.batch, heads = query_view.heads, n_q = query_view.rows, d_v = value_view.cols;
+  const heed::size_type batch = query_view.batch, heads = query_view.heads, n_q = query_view.rows, d_v = value_view.cols;
   const auto check = [&](const std::string& path, const auto& call) {
     outputs<Scalar> result(batch * heads * n_q * d_v, batch * heads * n_q);
     const auto out = heed::bhnd(result.out.data(), batch, heads, n_q, d_v),
-               lse = heed::bhnd(result.lse.data(), batch, heads, n_q, heed::index(1));
+               lse = heed::bhnd(result.lse.data(), batch, heads, n_q, heed::size_type(1));
     result.check(
         c, path + " in " + precision,
         [&] {

@@ -39,7 +39,7 @@ template <typename Scalar>
 struct outputs {
   static constexpr float untouched = -12345;
 
-  outputs(heed::index out_size, heed::index lse_size)
+  outputs(heed::size_type out_size, heed::size_type lse_size)
       : out(heed::row_vector<Scalar>::Constant(out_size, Scalar(untouched))),
         lse(heed::row_vector<heed::accumulator_t<Scalar>>::Constant(lse_size, untouched)) {}
 

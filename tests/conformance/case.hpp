@@ -32,7 +32,7 @@ struct unsupported : std::runtime_error {
 
 struct tensor {
   std::string dtype;
-  std::vector<heed::index> shape;
+  std::vector<heed::size_type> shape;
   std::vector<double> data;
 };
 
@@ -80,10 +80,10 @@ inline std::map<std::string, tensor> read_tensors(const nlohmann::json& json) {
   std::map<std::string, tensor> tensors;
   for (const auto& item : json.items()) {
     tensor one{item.value().at("dtype"), item.value().at("shape"), {}};
-    heed::index size = 1;
-    for (const heed::index extent : one.shape) size *= extent;
+    heed::size_type size = 1;
+    for (const heed::size_type extent : one.shape) size *= extent;
     for (const nlohmann::json& value : item.value().at("data")) one.data.push_back(number(value));
-    if (size != static_cast<heed::index>(one.data.size()))
+    if (size != static_cast<heed::size_type>(one.data.size()))
       throw malformed(item.key() + " has " + std::to_string(one.data.size()) + " numbers, but its shape holds " +
                       std::to_string(size));
     tensors[item.key()] = one;
@@ -112,8 +112,8 @@ inline test_case read_case(std::istream& stream) {
 /// The numbers of a tensor in another type; through the type that they were stored in, so that every run starts from the same values.
 template <typename Scalar>
 heed::row_vector<Scalar> values(const tensor& t) {
-  heed::row_vector<Scalar> result(static_cast<heed::index>(t.data.size()));
-  for (heed::index i = 0; i < result.size(); ++i) {
+  heed::row_vector<Scalar> result(static_cast<heed::size_type>(t.data.size()));
+  for (heed::size_type i = 0; i < result.size(); ++i) {
     const double stored = t.data[static_cast<std::size_t>(i)];
     result(i) = t.dtype == "float32" ? Scalar(static_cast<float>(stored)) : Scalar(stored);
   }
@@ -121,9 +121,9 @@ heed::row_vector<Scalar> values(const tensor& t) {
 }
 
 /// The extents of a tensor with ones put before them until there are four.
-inline std::vector<heed::index> four_extents(const tensor& t) {
+inline std::vector<heed::size_type> four_extents(const tensor& t) {
   if (t.shape.size() > 4) throw unsupported("a tensor of more than four axes");
-  std::vector<heed::index> shape(4 - t.shape.size(), 1);
+  std::vector<heed::size_type> shape(4 - t.shape.size(), 1);
   shape.insert(shape.end(), t.shape.begin(), t.shape.end());
   return shape;
 }
@@ -131,7 +131,7 @@ inline std::vector<heed::index> four_extents(const tensor& t) {
 /// Numbers row by row, with the extents of t, as [batch, heads, rows, cols].
 template <typename Scalar>
 heed::tensor_view<Scalar> view_of(const tensor& t, Scalar* data) {
-  const std::vector<heed::index> shape = four_extents(t);
+  const std::vector<heed::size_type> shape = four_extents(t);
   return heed::bhnd(data, shape[0], shape[1], shape[2], shape[3]);
 }
 
@@ -144,20 +144,20 @@ void compare(const test_case& c, const std::string& path, const std::string& out
   c.compared.insert(output);
   testing::checksum(c.name + ": " + path + ": " + output + ": " + heed::name(heed::detail::resolve(heed::isa::automatic)), got);
   const std::vector<double>& want = found->second.data;
-  if (got.size() != static_cast<heed::index>(want.size()))
+  if (got.size() != static_cast<heed::size_type>(want.size()))
     throw malformed("output " + output + " has " + std::to_string(want.size()) + " numbers, but the inputs call for " +
                     std::to_string(got.size()));
 
   std::size_t wrong = 0, first = 0;
   for (std::size_t n = 0; n < want.size(); ++n) {
-    const double g = static_cast<double>(got(static_cast<heed::index>(n))), w = want[n];
+    const double g = static_cast<double>(got(static_cast<heed::size_type>(n))), w = want[n];
     const bool same = std::isfinite(w) ? std::abs(g - w) <= c.atol + c.rtol * std::abs(w) : std::isnan(w) ? std::isnan(g) : g == w;
     if (!same && wrong++ == 0) first = n;
   }
   if (wrong == 0) return;
   std::ostringstream text;
   text.precision(9);
-  text << path << ": " << output << "[" << first << "] is " << static_cast<double>(got(static_cast<heed::index>(first))) << ", not "
+  text << path << ": " << output << "[" << first << "] is " << static_cast<double>(got(static_cast<heed::size_type>(first))) << ", not "
        << want[first] << " (" << wrong << " of " << want.size() << " are wrong)";
   failed.push_back(text.str());
 }

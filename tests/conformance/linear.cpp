@@ -21,7 +21,7 @@ numbers<Scalar> optional_values(const test_case& c, const std::string& input) {
 
 /// A state to be carried on: the case's own, or zeros.
 template <typename Scalar>
-numbers<Scalar> state_values(const test_case& c, const std::string& input, heed::index size) {
+numbers<Scalar> state_values(const test_case& c, const std::string& input, heed::size_type size) {
   return has(c, input) ? values<Scalar>(c.input(input)) : numbers<Scalar>::Zero(size);
 }
 
@@ -32,14 +32,14 @@ numbers<Scalar> rounded_as(const tensor& t, const numbers<Scalar>& x) {
   return x.template cast<Eigen::half>().template cast<Scalar>();
 }
 
-heed::index extent(const tensor& t, std::size_t axis) {
+heed::size_type extent(const tensor& t, std::size_t axis) {
   if (axis >= t.shape.size()) throw malformed("a tensor has fewer axes than the op calls for");
   return t.shape[axis];
 }
 
 /// Tokens at a time in the chunked form; 0 is the library's choice, -1 stands for the recurrent form.
-constexpr heed::index paths[] = {-1, 0, 1, 5, 16, 64};
-std::string path_name(heed::index chunk) { return chunk < 0 ? "recurrent" : "chunked, chunk " + std::to_string(chunk); }
+constexpr heed::size_type paths[] = {-1, 0, 1, 5, 16, 64};
+std::string path_name(heed::size_type chunk) { return chunk < 0 ? "recurrent" : "chunked, chunk " + std::to_string(chunk); }
 
 // What gated_linear, gated_delta and ONNX's LinearAttention come down to.
 template <typename Scalar>
@@ -50,7 +50,7 @@ struct linear_call {
   bool bonus_given = false, delta = false;
 
   /// [B,H,T,d_v], dense, in the order of `out`; the state is carried on.
-  void run(const heed::tensor_view<Scalar>& out, const heed::tensor_view<Scalar>& carried, heed::index chunk) {
+  void run(const heed::tensor_view<Scalar>& out, const heed::tensor_view<Scalar>& carried, heed::size_type chunk) {
     heed::workspace memory;
     if (delta) {
       heed::delta_rule_options same;
@@ -86,7 +86,7 @@ void run_gated(const test_case& c, bool delta, const std::string& type, failures
   call.key = view_of(c.input("k"), call.k.data());
   call.value = view_of(c.input("v"), call.v.data());
   call.delta = delta;
-  const heed::index heads = call.key.heads, length = call.key.rows, d_k = call.key.cols, d_v = call.value.cols;
+  const heed::size_type heads = call.key.heads, length = call.key.rows, d_k = call.key.cols, d_v = call.value.cols;
 
   const std::string gate = c.options.value("gate", "none");
   if (gate != "none") {
@@ -120,8 +120,8 @@ void run_gated(const test_case& c, bool delta, const std::string& type, failures
   call.options.normalise = c.options.value("normalise", false);
   if (c.options.contains("eps")) call.options.epsilon = number(c.options["eps"]);
 
-  const heed::index state_cols = d_v + (call.options.normalise ? 1 : 0);
-  for (const heed::index chunk : paths) {
+  const heed::size_type state_cols = d_v + (call.options.normalise ? 1 : 0);
+  for (const heed::size_type chunk : paths) {
     numbers<Scalar> out(heads * length * d_v), state = state_values<Scalar>(c, "initial_state", heads * d_k * state_cols);
     call.run(heed::bhnd(out.data(), 1, heads, length, d_v), heed::bhnd(state.data(), 1, heads, d_k, state_cols), chunk);
     compare(c, type + ", " + path_name(chunk), "o", out, failed);
@@ -133,7 +133,7 @@ template <typename Scalar>
 void run_rwkv7_in(const test_case& c, const std::string& type, failures& failed) {
   const auto r = values<Scalar>(c.input("r")), w = values<Scalar>(c.input("w")), k = values<Scalar>(c.input("k")),
              v = values<Scalar>(c.input("v")), a = values<Scalar>(c.input("a")), b = values<Scalar>(c.input("b"));
-  const heed::index heads = extent(c.input("k"), 0), length = extent(c.input("k"), 1), d_k = extent(c.input("k"), 2),
+  const heed::size_type heads = extent(c.input("k"), 0), length = extent(c.input("k"), 1), d_k = extent(c.input("k"), 2),
                     d_v = extent(c.input("v"), 2);
   numbers<Scalar> out(heads * length * d_v), state = state_values<Scalar>(c, "initial_state", heads * d_v * d_k);
   heed::workspace memory;
@@ -150,7 +150,7 @@ void run_selective_scan_in(const test_case& c, const std::string& type, failures
   const auto u = values<Scalar>(c.input("u")), dt = values<Scalar>(c.input("dt")), a = values<Scalar>(c.input("a")),
              b = values<Scalar>(c.input("b")), m = values<Scalar>(c.input("c")), d = optional_values<Scalar>(c, "d"),
              bias = optional_values<Scalar>(c, "dt_bias"), z = optional_values<Scalar>(c, "z");
-  const heed::index length = extent(c.input("u"), 0), channels = extent(c.input("u"), 1), d_state = extent(c.input("a"), 1);
+  const heed::size_type length = extent(c.input("u"), 0), channels = extent(c.input("u"), 1), d_state = extent(c.input("a"), 1);
   numbers<Scalar> out(length * channels), state = state_values<Scalar>(c, "initial_state", channels * d_state);
   heed::selective_scan_options options;
   options.softplus = c.options.value("softplus", false);
@@ -167,7 +167,7 @@ void run_selective_scan_in(const test_case& c, const std::string& type, failures
 
 /// A packed tensor [B, T, H * dim] as [B, H, T, dim].
 template <typename Scalar>
-heed::tensor_view<const Scalar> packed(const tensor& t, const numbers<Scalar>& x, heed::index heads) {
+heed::tensor_view<const Scalar> packed(const tensor& t, const numbers<Scalar>& x, heed::size_type heads) {
   if (heads < 1 || extent(t, 2) % heads != 0) throw malformed("a packed tensor's last extent is not a multiple of its heads");
   return heed::bnhd(x.data(), extent(t, 0), extent(t, 1), heads, extent(t, 2) / heads);
 }
@@ -175,7 +175,7 @@ heed::tensor_view<const Scalar> packed(const tensor& t, const numbers<Scalar>& x
 template <typename Scalar>
 void run_onnx_linear(const test_case& c, const std::string& type, failures& failed) {
   const std::string rule = c.options.value("update_rule", "gated_delta");
-  const heed::index heads = c.options.at("q_num_heads"), kv_heads = c.options.at("kv_num_heads");
+  const heed::size_type heads = c.options.at("q_num_heads"), kv_heads = c.options.at("kv_num_heads");
   linear_call<Scalar> call;
   call.q = values<Scalar>(c.input("query"));
   call.k = values<Scalar>(c.input("key"));
@@ -183,7 +183,7 @@ void run_onnx_linear(const test_case& c, const std::string& type, failures& fail
   call.query = packed(c.input("query"), call.q, heads);
   call.key = packed(c.input("key"), call.k, kv_heads);
   call.value = packed(c.input("value"), call.v, kv_heads);
-  const heed::index batch = call.query.batch, length = call.query.rows, d_k = call.key.cols, d_v = call.value.cols;
+  const heed::size_type batch = call.query.batch, length = call.query.rows, d_k = call.key.cols, d_v = call.value.cols;
   if (rule == "gated" || rule == "gated_delta") {
     call.gate = values<Scalar>(c.input("decay"));
     call.log_gate = packed(c.input("decay"), call.gate, kv_heads);
@@ -198,7 +198,7 @@ void run_onnx_linear(const test_case& c, const std::string& type, failures& fail
   const double scale = c.options.contains("scale") ? number(c.options["scale"]) : 0;
   if (scale != 0) call.options.scale = scale;  // ONNX: 0 stands for 1 / sqrt(d_k)
 
-  for (const heed::index chunk : paths) {
+  for (const heed::size_type chunk : paths) {
     numbers<Scalar> out(batch * length * heads * d_v), state = state_values<Scalar>(c, "past_state", batch * kv_heads * d_k * d_v);
     call.run(heed::bnhd(out.data(), batch, length, heads, d_v), heed::bhnd(state.data(), batch, kv_heads, d_k, d_v), chunk);
     compare(c, type + ", " + path_name(chunk), "output", rounded_as(c.outputs.at("output"), out), failed);
@@ -208,7 +208,7 @@ void run_onnx_linear(const test_case& c, const std::string& type, failures& fail
 
 /// A tensor [B, C, T] as [B, 1, T, C].
 template <typename Scalar>
-heed::tensor_view<Scalar> channels_first(Scalar* data, heed::index batch, heed::index channels, heed::index length) {
+heed::tensor_view<Scalar> channels_first(Scalar* data, heed::size_type batch, heed::size_type channels, heed::size_type length) {
   return {data, batch, 1, length, channels, channels * length, 0, 1, length};
 }
 
@@ -216,7 +216,7 @@ template <typename Scalar>
 void run_onnx_conv(const test_case& c, const std::string& type, failures& failed) {
   using Acc = heed::accumulator_t<Scalar>;
   const tensor &input = c.input("input"), &weight = c.input("weight");
-  const heed::index batch = extent(input, 0), channels = extent(input, 1), length = extent(input, 2), taps = extent(weight, 2);
+  const heed::size_type batch = extent(input, 0), channels = extent(input, 1), length = extent(input, 2), taps = extent(weight, 2);
   const auto x = values<Scalar>(input), w = values<Scalar>(weight), bias = optional_values<Scalar>(c, "bias");
   numbers<Scalar> out(batch * channels * length);
   numbers<Acc> state = state_values<Acc>(c, "past_state", batch * channels * (taps - 1));

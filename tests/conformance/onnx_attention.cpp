@@ -11,7 +11,7 @@ namespace {
 
 /// Q, K or V: [B, H, S, D], or [B, S, H * D] with the number of heads given.
 template <typename Scalar>
-heed::tensor_view<const Scalar> heads_of(const tensor& t, const heed::row_vector<Scalar>& data, heed::index heads) {
+heed::tensor_view<const Scalar> heads_of(const tensor& t, const heed::row_vector<Scalar>& data, heed::size_type heads) {
   if (t.shape.size() == 4) return heed::bhnd(data.data(), t.shape[0], t.shape[1], t.shape[2], t.shape[3]);
   if (t.shape.size() != 3 || heads < 1) throw malformed("Q, K and V have four axes, or three and a number of heads");
   return heed::bnhd(data.data(), t.shape[0], t.shape[1], heads, t.shape[2] / heads);
@@ -21,15 +21,15 @@ heed::tensor_view<const Scalar> heads_of(const tensor& t, const heed::row_vector
 template <typename Scalar>
 struct present {
   present(const tensor& past, const heed::tensor_view<const Scalar>& tokens) {
-    const heed::index before = past.shape.size() == 4 ? past.shape[2] : 0, length = before + tokens.rows;
+    const heed::size_type before = past.shape.size() == 4 ? past.shape[2] : 0, length = before + tokens.rows;
     const heed::row_vector<Scalar> old = values<Scalar>(past);
     data.resize(tokens.batch * tokens.heads * length * tokens.cols);
     const auto to = heed::bhnd(data.data(), tokens.batch, tokens.heads, length, tokens.cols);
     const auto from = heed::bhnd(old.data(), tokens.batch, tokens.heads, before, tokens.cols);
-    for (heed::index b = 0; b < to.batch; ++b)
-      for (heed::index h = 0; h < to.heads; ++h)
-        for (heed::index i = 0; i < length; ++i)
-          for (heed::index d = 0; d < to.cols; ++d) to(b, h, i, d) = i < before ? from(b, h, i, d) : tokens(b, h, i - before, d);
+    for (heed::size_type b = 0; b < to.batch; ++b)
+      for (heed::size_type h = 0; h < to.heads; ++h)
+        for (heed::size_type i = 0; i < length; ++i)
+          for (heed::size_type d = 0; d < to.cols; ++d) to(b, h, i, d) = i < before ? from(b, h, i, d) : tokens(b, h, i - before, d);
     view = to;
   }
   heed::row_vector<Scalar> data;
@@ -39,17 +39,17 @@ struct present {
 /// attn_mask of any rank up to four, its last axis filled up to n_kv with what hides.
 template <typename Element>
 struct mask {
-  mask(const tensor& t, heed::index n_kv, Element hides) {
+  mask(const tensor& t, heed::size_type n_kv, Element hides) {
     if (t.data.empty()) return;
     const heed::row_vector<Element> given = values<Element>(t);
     const heed::tensor_view<const Element> from = view_of(t, given.data());
-    const heed::index cols = from.cols == 1 && n_kv != 1 ? 1 : n_kv;
+    const heed::size_type cols = from.cols == 1 && n_kv != 1 ? 1 : n_kv;
     data.resize(from.batch * from.heads * from.rows * cols);
     const auto to = heed::bhnd(data.data(), from.batch, from.heads, from.rows, cols);
-    for (heed::index b = 0; b < to.batch; ++b)
-      for (heed::index h = 0; h < to.heads; ++h)
-        for (heed::index i = 0; i < to.rows; ++i)
-          for (heed::index j = 0; j < cols; ++j) to(b, h, i, j) = j < from.cols ? from(b, h, i, j) : hides;
+    for (heed::size_type b = 0; b < to.batch; ++b)
+      for (heed::size_type h = 0; h < to.heads; ++h)
+        for (heed::size_type i = 0; i < to.rows; ++i)
+          for (heed::size_type j = 0; j < cols; ++j) to(b, h, i, j) = j < from.cols ? from(b, h, i, j) : hides;
     view = to;
   }
   heed::row_vector<Element> data;
@@ -59,10 +59,10 @@ struct mask {
 /// What the operator calls is_causal and windows: query i stands at i + offset.
 struct position_mask {
   bool causal = false;
-  heed::index left = -1, right = -1, offset = 0;
+  heed::size_type left = -1, right = -1, offset = 0;
 
-  bool operator()(heed::index, heed::index, heed::index i, heed::index j) const {
-    const heed::index distance = j - i - offset;
+  bool operator()(heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) const {
+    const heed::size_type distance = j - i - offset;
     return !(causal && distance > 0) && !(left >= 0 && -distance > left) && !(right >= 0 && distance > right);
   }
 };
@@ -70,27 +70,27 @@ struct position_mask {
 template <typename Scalar>
 void run(const test_case& c, const std::string& precision, failures& failed) {
   using Acc = heed::accumulator_t<Scalar>;
-  const heed::index q_heads = c.options.value("q_num_heads", 0), kv_heads = c.options.value("kv_num_heads", 0);
+  const heed::size_type q_heads = c.options.value("q_num_heads", 0), kv_heads = c.options.value("kv_num_heads", 0);
   const tensor &q = c.input("Q"), &k = c.input("K"), &v = c.input("V"), &attn_mask = optional_input(c, "attn_mask");
   const auto q_data = values<Scalar>(q), k_data = values<Scalar>(k), v_data = values<Scalar>(v);
   const heed::tensor_view<const Scalar> query = heads_of(q, q_data, q_heads);
   const tensor& past_key = optional_input(c, "past_key");
   const present<Scalar> key(past_key, heads_of(k, k_data, kv_heads)),
       value(optional_input(c, "past_value"), heads_of(v, v_data, kv_heads));
-  const heed::index past = past_key.shape.size() == 4 ? past_key.shape[2] : 0;
-  const heed::index batch = query.batch, heads = query.heads, n_q = query.rows, n_kv = key.view.rows, d_v = value.view.cols;
+  const heed::size_type past = past_key.shape.size() == 4 ? past_key.shape[2] : 0;
+  const heed::size_type batch = query.batch, heads = query.heads, n_q = query.rows, n_kv = key.view.rows, d_v = value.view.cols;
 
   static const tensor none{"", {0}, {}};
   const bool boolean = attn_mask.dtype == "bool";
   const mask<bool> keep(boolean ? attn_mask : none, n_kv, false);
   const mask<Acc> bias(boolean ? none : attn_mask, n_kv, heed::detail::negative_infinity<Acc>());
-  const auto lengths = values<heed::index>(optional_input(c, "nonpad_kv_seqlen"));
+  const auto lengths = values<heed::size_type>(optional_input(c, "nonpad_kv_seqlen"));
 
   heed::attention_options options;
   if (c.options.contains("scale")) options.scale = number(c.options["scale"]);
   if (c.options.contains("softcap")) options.softcap = number(c.options["softcap"]);
-  position_mask place{c.options.value("is_causal", 0) != 0, c.options.value("left_window_size", heed::index(-1)),
-                      c.options.value("right_window_size", heed::index(-1)), past};
+  position_mask place{c.options.value("is_causal", 0) != 0, c.options.value("left_window_size", heed::size_type(-1)),
+                      c.options.value("right_window_size", heed::size_type(-1)), past};
   // heed's own alignments where one of them is meant; a mask function where the diagonal is elsewhere.
   const bool bottom_right = lengths.size() > 0 || past == n_kv - n_q;
   if (bottom_right || (past == 0 && place.causal)) {
@@ -105,7 +105,7 @@ void run(const test_case& c, const std::string& precision, failures& failed) {
     heed::row_vector<Acc> lse(batch * heads * n_q);
     const auto out_view =
         q.shape.size() == 4 ? heed::bhnd(out.data(), batch, heads, n_q, d_v) : heed::bnhd(out.data(), batch, n_q, heads, d_v);
-    call(out_view, heed::bhnd(lse.data(), batch, heads, n_q, heed::index(1)), heed::when(keep.view.data, heed::keep(keep.view)),
+    call(out_view, heed::bhnd(lse.data(), batch, heads, n_q, heed::size_type(1)), heed::when(keep.view.data, heed::keep(keep.view)),
          heed::when(bias.view.data, heed::bias(bias.view)), heed::when(lengths.size() > 0, heed::key_lengths(lengths)),
          heed::mask_function(place));
     compare(c, path + " in " + precision, "Y", out, failed);
@@ -134,7 +134,7 @@ void run(const test_case& c, const std::string& precision, failures& failed) {
   const auto at = heed::bhnd(matrix.data(), batch, heads, n_q, n_kv);
   heed::row_vector<Scalar> ignored(batch * heads * n_q * d_v);
   const auto ignored_view = heed::bhnd(ignored.data(), batch, heads, n_q, d_v);
-  const auto write_down = [&](Acc score, heed::index b, heed::index h, heed::index i, heed::index j) {
+  const auto write_down = [&](Acc score, heed::size_type b, heed::size_type h, heed::size_type i, heed::size_type j) {
     at(b, h, i, j) = mode == 3 ? std::exp(score - lse((b * heads + h) * n_q + i)) : score;
     return score;
   };

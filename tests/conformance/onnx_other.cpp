@@ -13,16 +13,16 @@ namespace {
 template <typename Scalar>
 void run_softmax(const test_case& c, const std::string& precision, failures& failed) {
   const tensor& input = c.input("input");
-  const heed::index rank = static_cast<heed::index>(input.shape.size());
-  heed::index axis = c.options.value("axis", heed::index(-1));
+  const heed::size_type rank = static_cast<heed::size_type>(input.shape.size());
+  heed::size_type axis = c.options.value("axis", heed::size_type(-1));
   if (axis < 0) axis += rank;
-  heed::index outer = 1, inner = 1;
-  for (heed::index a = 0; a < rank; ++a) (a < axis ? outer : inner) *= a == axis ? 1 : input.shape[static_cast<std::size_t>(a)];
-  const heed::index length = input.shape[static_cast<std::size_t>(axis)];
+  heed::size_type outer = 1, inner = 1;
+  for (heed::size_type a = 0; a < rank; ++a) (a < axis ? outer : inner) *= a == axis ? 1 : input.shape[static_cast<std::size_t>(a)];
+  const heed::size_type length = input.shape[static_cast<std::size_t>(axis)];
   const auto x = values<Scalar>(input);
   heed::row_vector<Scalar> out(x.size());
   using slice = Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>;
-  for (heed::index o = 0; o < outer; ++o) {
+  for (heed::size_type o = 0; o < outer; ++o) {
     const slice transposed(1, inner);
     Eigen::Map<heed::rows<Scalar>, 0, slice>(out.data() + o * length * inner, inner, length, transposed) =
         heed::scaled_softmax(Eigen::Map<const heed::rows<Scalar>, 0, slice>(x.data() + o * length * inner, inner, length, transposed));
@@ -34,16 +34,16 @@ template <typename Scalar>
 void run_rotary(const test_case& c, const std::string& precision, failures& failed) {
   const tensor &input = c.input("X"), &cos_cache = c.input("cos_cache"), &positions = optional_input(c, "position_ids");
   heed::row_vector<Scalar> x = values<Scalar>(input);
-  const heed::index num_heads = c.options.value("num_heads", 0);
+  const heed::size_type num_heads = c.options.value("num_heads", 0);
   const auto view = input.shape.size() == 4
                         ? heed::bhnd(x.data(), input.shape[0], input.shape[1], input.shape[2], input.shape[3])
                         : heed::bnhd(x.data(), input.shape[0], input.shape[1], num_heads, input.shape[2] / num_heads);
   const auto cos = values<Scalar>(cos_cache), sin = values<Scalar>(c.input("sin_cache"));
-  const heed::index pairs = cos_cache.shape.back(), table_rows = cos.size() / pairs;
+  const heed::size_type pairs = cos_cache.shape.back(), table_rows = cos.size() / pairs;
   using table = Eigen::Map<const heed::rows<Scalar>>;
-  std::vector<heed::index> places;  // without position_ids the tables hold a row for each token
-  for (heed::index t = 0; t < view.batch * view.rows; ++t)
-    places.push_back(positions.data.empty() ? t : static_cast<heed::index>(positions.data[static_cast<std::size_t>(t)]));
+  std::vector<heed::size_type> places;  // without position_ids the tables hold a row for each token
+  for (heed::size_type t = 0; t < view.batch * view.rows; ++t)
+    places.push_back(positions.data.empty() ? t : static_cast<heed::size_type>(positions.data[static_cast<std::size_t>(t)]));
   heed::rotate_into(view, table(cos.data(), table_rows, pairs), table(sin.data(), table_rows, pairs), places,
                     c.options.value("interleaved", 0) ? heed::rope_layout::interleaved : heed::rope_layout::half_split);
   compare(c, precision, "Y", x, failed);
@@ -55,7 +55,7 @@ struct named_function {
   std::string graph;
   Acc constant = 0;
 
-  Acc operator()(Acc score, heed::index, heed::index, heed::index i, heed::index j) const {
+  Acc operator()(Acc score, heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) const {
     if (graph == "score_mod_bias") return score + constant;
     if (graph == "score_mod_soft_cap") return constant * std::tanh(score / constant);
     if (graph == "score_mod_causal_mask") return i >= j ? score : heed::detail::negative_infinity<Acc>();

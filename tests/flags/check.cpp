@@ -18,7 +18,7 @@
 
 namespace {
 
-using heed::index;
+using heed::size_type;
 
 int failures = 0;
 
@@ -46,9 +46,9 @@ bool is_negative_infinity(Scalar x) {
 }
 
 template <typename Scalar>
-heed::rows<Scalar> random_matrix(std::mt19937& random, index n, index cols, double size = 1) {
+heed::rows<Scalar> random_matrix(std::mt19937& random, size_type n, size_type cols, double size = 1) {
   heed::rows<Scalar> m(n, cols);
-  for (index i = 0; i < m.size(); ++i) m.data()[i] = Scalar(static_cast<float>(size * (static_cast<double>(random()) / 2147483648.0 - 1)));
+  for (size_type i = 0; i < m.size(); ++i) m.data()[i] = Scalar(static_cast<float>(size * (static_cast<double>(random()) / 2147483648.0 - 1)));
   return m;
 }
 
@@ -82,8 +82,8 @@ struct problem {
 template <typename Got, typename Want>
 double squared_difference(const Got& got, const Want& want, const std::string& where) {
   long double sum = 0;
-  for (index i = 0; i < want.rows(); ++i)
-    for (index c = 0; c < want.cols(); ++c) {
+  for (size_type i = 0; i < want.rows(); ++i)
+    for (size_type c = 0; c < want.cols(); ++c) {
       if (is_negative_infinity(want(i, c)) || is_negative_infinity(got(i, c)) || is_nan(got(i, c))) {
         expect(is_negative_infinity(want(i, c)) && is_negative_infinity(got(i, c)), where + ": infinity or NaN in the wrong place");
       } else {
@@ -103,7 +103,7 @@ struct errors {
   void add(const Got& got, const Got& same, const Want& want, const std::string& where) {
     fused += squared_difference(got, want, where);
     plain += squared_difference(same, want, where);
-    for (index i = 0; i < want.size(); ++i)
+    for (size_type i = 0; i < want.size(); ++i)
       if (!is_negative_infinity(want.data()[i])) size += static_cast<double>(want.data()[i] * want.data()[i]);
   }
   void judge(double epsilon, const std::string& what) const {
@@ -117,7 +117,7 @@ void check_options(heed::isa target, const char* scalar) {
   using Acc = heed::accumulator_t<Scalar>;
   std::mt19937 random(7);
   struct shape {
-    index n_q, n_kv, d_k, d_v;
+    size_type n_q, n_kv, d_k, d_v;
   };
   for (const shape s : {shape{1, 1, 1, 1}, shape{3, 5, 4, 7}, shape{17, 33, 16, 16}, shape{50, 70, 33, 20}, shape{2, 150, 64, 64}}) {
     problem<Scalar> plain{random_matrix<Scalar>(random, s.n_q, s.d_k, 3), random_matrix<Scalar>(random, s.n_kv, s.d_k, 3),
@@ -144,7 +144,7 @@ void check_options(heed::isa target, const char* scalar) {
     check("keep", [&](auto& p) { p.keep = random_matrix<float>(random, s.n_q, s.n_kv).array() > 0.2f; });
     check("bias", [&](auto& p) {
       p.bias = random_matrix<Acc>(random, s.n_q, s.n_kv);
-      for (index i = 0; i < p.bias.size(); i += 3) p.bias.data()[i] = -std::numeric_limits<Acc>::infinity();
+      for (size_type i = 0; i < p.bias.size(); i += 3) p.bias.data()[i] = -std::numeric_limits<Acc>::infinity();
     });
     check("alibi", [](auto& p) { p.alibi.setConstant(1, Acc(0.25f)); });
     check("sinks", [](auto& p) { p.sinks.setConstant(1, Acc(0.5f)); });
@@ -181,9 +181,9 @@ void check_special(heed::isa target) {
   auto visible = p;  // key 10 is seen by queries 10 and later
   visible.key(10, 3) = std::numeric_limits<Scalar>::quiet_NaN();
   const auto spread = visible.fused();
-  for (index i = 0; i < 20; ++i) {
+  for (size_type i = 0; i < 20; ++i) {
     bool all = true, any = false;
-    for (index c = 0; c < 8; ++c) {
+    for (size_type c = 0; c < 8; ++c) {
       all = all && is_nan(spread.out(i, c));
       any = any || is_nan(spread.out(i, c));
     }
@@ -194,8 +194,8 @@ void check_special(heed::isa target) {
   auto nothing = p;
   nothing.keep.setConstant(20, 40, false);
   const auto empty = nothing.fused();
-  for (index i = 0; i < empty.out.size(); ++i) expect(empty.out.data()[i] == Scalar(0), where + "a row that sees no key is not 0");
-  for (index i = 0; i < empty.lse.size(); ++i) expect(is_negative_infinity(empty.lse(i)), where + "lse of a row that sees no key");
+  for (size_type i = 0; i < empty.out.size(); ++i) expect(empty.out.data()[i] == Scalar(0), where + "a row that sees no key is not 0");
+  for (size_type i = 0; i < empty.lse.size(); ++i) expect(is_negative_infinity(empty.lse(i)), where + "lse of a row that sees no key");
 
   auto threaded = p;
   threaded.options.execution.threads = 3;
@@ -218,15 +218,15 @@ template <typename Scalar>
 void check_exact_projections(const char* scalar) {
   std::mt19937 random(17);
   heed::rows<Scalar> x(5, 7), w(7, 3);
-  for (index i = 0; i < x.size(); ++i) x.data()[i] = Scalar(static_cast<float>(random() % 17) - 8);
-  for (index i = 0; i < w.size(); ++i) w.data()[i] = Scalar(static_cast<float>(random() % 17) - 8);
+  for (size_type i = 0; i < x.size(); ++i) x.data()[i] = Scalar(static_cast<float>(random() % 17) - 8);
+  for (size_type i = 0; i < w.size(); ++i) w.data()[i] = Scalar(static_cast<float>(random() % 17) - 8);
   const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor> w_by_columns = w;
   const heed::rows<Scalar> got = heed::project(x, w), by_columns = heed::project(x, w_by_columns), part = heed::project(x.leftCols(4), w.topRows(4));
   bool same = true;
-  for (index i = 0; i < 5; ++i)
-    for (index c = 0; c < 3; ++c) {
+  for (size_type i = 0; i < 5; ++i)
+    for (size_type c = 0; c < 3; ++c) {
       Scalar sum(0), first(0);
-      for (index k = 0; k < 7; ++k) {
+      for (size_type k = 0; k < 7; ++k) {
         sum += x(i, k) * w(k, c);
         if (k < 4) first += x(i, k) * w(k, c);
       }

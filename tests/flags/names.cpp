@@ -1,4 +1,4 @@
-// heed beside names that a C library, the C++ library and Eigen have too: <strings.h> declares a function `index`.
+// heed beside names that a C library, the C++ library and Eigen have too: <strings.h> declares a function `size_type`.
 #include <strings.h>
 
 #include <Eigen/Dense>
@@ -11,8 +11,8 @@
 #include <heed/heed.hpp>
 
 namespace own {
-using heed::index;
-index twice(index n) { return 2 * n; }
+using heed::size_type;
+size_type twice(size_type n) { return 2 * n; }
 }  // namespace own
 
 using namespace std;
@@ -20,14 +20,14 @@ using namespace Eigen;
 using namespace heed;
 
 MatrixXf attend(const MatrixXf& query, const MatrixXf& key, const MatrixXf& value) {
-  using heed::index;
+  using heed::size_type;
   attention_options options;
   options.causal = causal::top_left;
-  options.window_left = own::twice(index{4});
+  options.window_left = own::twice(size_type{4});
   workspace memory;
   rows<float> out(query.rows(), value.cols());
   row_vector<float> lse(query.rows());
   attention_into(query, key, value, out, lse, options, memory,
-                 mask_function([](index, index, heed::index i, heed::index j) { return i != j + 3; }));
+                 mask_function([](size_type, size_type, heed::size_type i, heed::size_type j) { return i != j + 3; }));
   return attention(query, key, value, options) + out;
 }

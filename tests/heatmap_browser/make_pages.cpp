@@ -12,7 +12,7 @@
 namespace {
 
 using matrix = heed::rows<float>;
-using heed::index;
+using heed::size_type;
 
 bool write(const std::string& file, const std::string& page) {
   std::ofstream out(file, std::ios::binary);
@@ -35,17 +35,17 @@ std::string heads_page() {
                                            "by",
                                            "h\xC3\xA9r",
                                            "line\nend"};
-  const index n = static_cast<index>(tokens.size());
+  const size_type n = static_cast<size_type>(tokens.size());
   heed::heatmap_options options;
   options.title = "Six heads <b>of</b> twelve tokens";
   options.note = "Layer 1 has a cell that is no weight.";
   heed::heatmap_page page(tokens, tokens, options);
-  for (index layer = 0; layer < 2; ++layer) {
+  for (size_type layer = 0; layer < 2; ++layer) {
     matrix self = 0.75f * matrix::Identity(n, n), previous = matrix::Zero(n, n), all = matrix::Zero(n, n);
     self.col(0).array() += 0.25f;
-    for (index i = 0; i < n; ++i) {
+    for (size_type i = 0; i < n; ++i) {
       previous(i, i > 0 ? i - 1 : 0) = 1;
-      for (index j = 0; j <= i; ++j) all(i, j) = 1 / float(i + 1);
+      for (size_type j = 0; j <= i; ++j) all(i, j) = 1 / float(i + 1);
     }
     if (layer == 1) self(5, 7) = std::numeric_limits<float>::quiet_NaN();
     page.add(self, layer, 0);
@@ -56,13 +56,13 @@ std::string heads_page() {
 }
 
 /// A prompt of 2,000 tokens: row i looks at itself, at the token half way back, and a little at everything before.
-std::string long_page(index keep_per_row) {
-  const index n = 2000;
+std::string long_page(size_type keep_per_row) {
+  const size_type n = 2000;
   std::vector<std::string> tokens;
-  for (index i = 0; i < n; ++i) tokens.push_back("token" + std::to_string(i));
+  for (size_type i = 0; i < n; ++i) tokens.push_back("token" + std::to_string(i));
   matrix weights = matrix::Zero(n, n);
-  for (index i = 0; i < n; ++i) {
-    for (index j = 0; j < i; ++j) weights(i, j) = 0.1f / float(n);
+  for (size_type i = 0; i < n; ++i) {
+    for (size_type j = 0; j < i; ++j) weights(i, j) = 0.1f / float(n);
     weights(i, i) += 0.3f;
     weights(i, i / 2) += 0.6f;
   }
@@ -75,21 +75,21 @@ std::string long_page(index keep_per_row) {
 /// A model of three layers of four heads at a prompt of 2,000 tokens: head h of layer l looks, with 0.5, (l + 1) (h + 1) tokens back,
 /// with 0.25 at the first token, and a little at every token so far.
 std::string model_page() {
-  const index n = 2000;
+  const size_type n = 2000;
   std::vector<std::string> tokens;
-  for (index i = 0; i < n; ++i) tokens.push_back(" w" + std::to_string(i));
+  for (size_type i = 0; i < n; ++i) tokens.push_back(" w" + std::to_string(i));
   heed::heatmap_options options;
   options.title = "Twelve heads, 2,000 tokens";
   options.row_name = options.col_name = "token";
   options.keep_per_row = 16;
   heed::heatmap_page page(tokens, tokens, options);
-  for (index layer = 0; layer < 3; ++layer) {
-    for (index head = 0; head < 4; ++head) {
+  for (size_type layer = 0; layer < 3; ++layer) {
+    for (size_type head = 0; head < 4; ++head) {
       matrix weights = matrix::Zero(n, n);
-      for (index i = 0; i < n; ++i) {
+      for (size_type i = 0; i < n; ++i) {
         weights.row(i).head(i + 1).setConstant(0.25f / float(i + 1));
         weights(i, 0) += 0.25f;
-        weights(i, (std::max)(index(0), i - (layer + 1) * (head + 1))) += 0.5f;
+        weights(i, (std::max)(size_type(0), i - (layer + 1) * (head + 1))) += 0.5f;
       }
       page.add(weights, layer, head);
     }

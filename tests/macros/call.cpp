@@ -9,6 +9,6 @@ heed::rows<float> attend(const heed::rows<float>& query, const heed::rows<float>
   heed::attention_options options;
   options.causal = heed::causal::top_left;
   return heed::attention(query, key, value, options,
-                         heed::mask_function([](heed::index, heed::index, heed::index i, heed::index j) { return i + j > 0; }));
+                         heed::mask_function([](heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return i + j > 0; }));
 }
 std::string page(const heed::rows<float>& weights) { return heed::heatmap_html(weights, {}, {}); }

@@ -8,7 +8,7 @@
 
 namespace {
 
-using Index = heed::index;
+using Index = heed::size_type;
 
 template <typename Scalar>
 heed::rows<Scalar> numbers(Index n, Index d, unsigned seed) {

@@ -92,7 +92,7 @@ TEST_CASE("Tokens are drawn as often as the softmax of logits / temperature says
     CAPTURE(temperature);
     const Eigen::ArrayXd weights = (logits.cast<double>().array() / temperature).exp(), p = weights / weights.sum();
     const std::vector<int> count = draws(sampler(temperature, 1, 3), logits, n);
-    for (index t = 0; t < 4; ++t) {  // five standard deviations of a binomial count
+    for (size_type t = 0; t < 4; ++t) {  // five standard deviations of a binomial count
       CAPTURE(t);
       CHECK(std::abs(count[std::size_t(t)] - n * p(t)) <= 5 * std::sqrt(n * p(t) * (1 - p(t))) + 1e-3);
     }
@@ -173,10 +173,10 @@ TEST_CASE("A second turn goes on where the first ended") {
   CHECK(answer_two != greedy(chat_message(m.words, second, true)));  // without the first turn it says something else
   CHECK(first_answer == m.words.decode(answer_one));
   CHECK(said == m.words.decode(answer_two));
-  CHECK(one.read == index(message_one.size()));
-  CHECK(two.read == index(message_two.size()));  // only what is new
-  CHECK(two.written == index(answer_two.size()));
-  CHECK(talk.reader().position() == index(talk.tokens().size()));
+  CHECK(one.read == size_type(message_one.size()));
+  CHECK(two.read == size_type(message_two.size()));  // only what is new
+  CHECK(two.written == size_type(answer_two.size()));
+  CHECK(talk.reader().position() == size_type(talk.tokens().size()));
 }
 
 TEST_CASE("An answer ends for a reason") {
@@ -205,7 +205,7 @@ TEST_CASE("A message that does not fit into the context is refused and forgotten
   for (int i = 0; i < 9000; ++i) endless += "so ";
   CHECK_THROWS_WITH(talk.answer(endless, say), ContainsSubstring("the model's context has 8192"));
   CHECK(talk.tokens() == before);
-  CHECK(talk.reader().position() == index(before.size()));
+  CHECK(talk.reader().position() == size_type(before.size()));
   CHECK(talk.answer("Hello again", say).written == 2);
 }
 

@@ -18,7 +18,7 @@ const model& smollm() {
 }
 
 token likeliest(const Eigen::VectorXf& logits) {
-  index best = 0;
+  size_type best = 0;
   logits.maxCoeff(&best);
   return token(best);
 }
@@ -32,7 +32,7 @@ TEST_CASE("Greedy answers and logits are those of float64") {
     CAPTURE(name);
     session s(smollm(), cache_type::float32, 1);
     Eigen::VectorXf logits = s.read(example["prompt_ids"].get<std::vector<token>>());
-    for (const auto& top : example["top5_last_prompt"]) CHECK(std::abs(logits(top[0].get<index>()) - top[1].get<float>()) < 1e-3f);
+    for (const auto& top : example["top5_last_prompt"]) CHECK(std::abs(logits(top[0].get<size_type>()) - top[1].get<float>()) < 1e-3f);
     std::vector<token> answer;
     for (std::size_t i = 0; i < 32; ++i) {
       answer.push_back(likeliest(logits));
@@ -85,9 +85,9 @@ TEST_CASE("The first layer's attention has the right numbers") {
       const auto& data = example[field]["data"];
       REQUIRE(data.size() == std::size_t(view.rows * view.heads * view.cols));
       std::size_t at = 0;
-      for (index i = 0; i < view.rows; ++i)
-        for (index h = 0; h < view.heads; ++h)
-          for (index c = 0; c < view.cols; ++c) close(field, double(view(0, h, i, c)), data, at++);
+      for (size_type i = 0; i < view.rows; ++i)
+        for (size_type h = 0; h < view.heads; ++h)
+          for (size_type c = 0; c < view.cols; ++c) close(field, double(view(0, h, i, c)), data, at++);
     };
     const auto check_matrix = [&](const char* field, const matrix& m) {
       check_heads(field, {m.data(), 1, 1, m.rows(), m.cols(), 0, 0, m.cols(), 1});
@@ -102,15 +102,15 @@ TEST_CASE("The first layer's attention has the right numbers") {
     heed::attention_options options;
     options.causal = heed::causal::bottom_right;
     std::size_t at = 0;
-    for (index h = 0; h < step.query.heads; ++h) {
+    for (size_type h = 0; h < step.query.heads; ++h) {
       using heads_map = Eigen::Map<const matrix, 0, Eigen::OuterStride<>>;
-      const auto map = [&](const heed::tensor_view<const float>& view, index head) {
+      const auto map = [&](const heed::tensor_view<const float>& view, size_type head) {
         return heads_map(view.data + head * view.head_stride, view.rows, view.cols, Eigen::OuterStride<>(view.row_stride));
       };
-      const index kv = h / (step.query.heads / step.key.heads);
+      const size_type kv = h / (step.query.heads / step.key.heads);
       const auto seen = heed::attention_with_weights(map(step.query, h), map(step.key, kv), map(step.value, kv), options);
-      for (index i = 0; i < seen.weights.rows(); ++i)
-        for (index j = 0; j < seen.weights.cols(); ++j) close("attn_weights", double(seen.weights(i, j)), example["attn_weights"]["data"], at++);
+      for (size_type i = 0; i < seen.weights.rows(); ++i)
+        for (size_type j = 0; j < seen.weights.cols(); ++j) close("attn_weights", double(seen.weights(i, j)), example["attn_weights"]["data"], at++);
     }
   });
   s.read(words.encode(text));
@@ -125,7 +125,7 @@ TEST_CASE("Chunks, threads and reading token by token change nothing that matter
   CHECK(threaded.read(ids) == logits);
   for (std::size_t i = 0; i + 1 < ids.size(); ++i) single.read({ids[i]});
   CHECK((single.read({ids.back()}) - logits).cwiseAbs().maxCoeff() < 1e-3f);
-  CHECK(whole.position() == index(ids.size()));
+  CHECK(whole.position() == size_type(ids.size()));
   CHECK_THROWS_WITH(whole.read({}), "there is nothing to read");
   CHECK_THROWS_WITH(whole.read({49152}), "there is no token 49152");
   CHECK_THROWS_WITH(whole.read(std::vector<token>(8192, 1)), ContainsSubstring("the model's context has 8192"));

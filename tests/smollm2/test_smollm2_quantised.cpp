@@ -18,7 +18,7 @@ using Eigen::MatrixXd;
 /// Two tensors of random blocks, `tops` rows of Q4_1 and `bottoms` of Q8_0, and what they mean, one below the other: `scaled` d q,
 /// `offset` m.
 struct example {
-  example(index tops, index bottoms, index cols) : scaled(tops + bottoms, cols), offset(MatrixXd::Zero(tops + bottoms, cols)) {
+  example(size_type tops, size_type bottoms, size_type cols) : scaled(tops + bottoms, cols), offset(MatrixXd::Zero(tops + bottoms, cols)) {
     const std::size_t rows = std::size_t(tops), top_bytes = (rows * std::size_t(cols) / 32 * 20 + 31) / 32 * 32;
     bytes.head(2, 0);
     bytes.tensor("top", {std::uint64_t(cols), rows}, 3, 0)
@@ -29,10 +29,10 @@ struct example {
       bytes.put(h.x);
       return double(float(h));
     };
-    for (index r = 0; r < tops; ++r)
-      for (index b = 0; b < cols; b += 32) {
+    for (size_type r = 0; r < tops; ++r)
+      for (size_type b = 0; b < cols; b += 32) {
         const double d = half(), m = half();
-        for (index c = 0; c < 16; ++c) {
+        for (size_type c = 0; c < 16; ++c) {
           const unsigned byte = random() % 256;
           bytes.put(static_cast<unsigned char>(byte));
           scaled(r, b + c) = d * (byte & 15);
@@ -41,10 +41,10 @@ struct example {
         offset.row(r).segment(b, 32).setConstant(m);
       }
     bytes.data(0);
-    for (index r = tops; r < tops + bottoms; ++r)
-      for (index b = 0; b < cols; b += 32) {
+    for (size_type r = tops; r < tops + bottoms; ++r)
+      for (size_type b = 0; b < cols; b += 32) {
         const double d = half();
-        for (index c = 0; c < 32; ++c) {
+        for (size_type c = 0; c < 32; ++c) {
           const int q = int(random() % 256) - 128;
           bytes.put(static_cast<signed char>(q));
           scaled(r, b + c) = d * q;
@@ -60,23 +60,23 @@ struct example {
 }  // namespace
 
 TEST_CASE("Quantised weights mean and multiply what the file format says") {
-  for (const index cols : {index(32), index(160)})
-    for (const index tops : {index(1), index(21)})
-      for (const index bottoms : {index(16), index(37)}) {  // the last panels of a tensor are whole, or not
+  for (const size_type cols : {size_type(32), size_type(160)})
+    for (const size_type tops : {size_type(1), size_type(21)})
+      for (const size_type bottoms : {size_type(16), size_type(37)}) {  // the last panels of a tensor are whole, or not
         CAPTURE(cols, tops, bottoms);
         example e(tops, bottoms, cols);
         const gguf_file file(e.bytes.bytes(), "test");
         quantised_matrix w(cols, *std::pmr::new_delete_resource());
         w.add(file, "top", tops);
         w.add(file, "bottom", bottoms);
-        const index rows = tops + bottoms;
+        const size_type rows = tops + bottoms;
         REQUIRE(w.rows() == rows);
         constexpr double u = 0x1p-24;
 
-        for (index r = 0; r < rows; ++r) {
+        for (size_type r = 0; r < rows; ++r) {
           std::vector<float> row(static_cast<std::size_t>(cols));
           w.row(r, row.data());
-          for (index c = 0; c < cols; ++c) {  // d q and the sum, each rounded once
+          for (size_type c = 0; c < cols; ++c) {  // d q and the sum, each rounded once
             const double d_q = e.scaled(r, c), m = e.offset(r, c);
             CHECK(std::abs(double(row[std::size_t(c)]) - (d_q + m)) <= u * (std::abs(d_q) + std::abs(d_q + m)));
           }
@@ -90,7 +90,7 @@ TEST_CASE("Quantised weights mean and multiply what the file format says") {
         w.multiply(x.data(), y.data(), one);
         w.multiply(x.data(), y_three.data(), three);
         CHECK(y == y_three);
-        for (index r = 0; r < rows; ++r) {  // no term is rounded more often than the sum has terms, and three products
+        for (size_type r = 0; r < rows; ++r) {  // no term is rounded more often than the sum has terms, and three products
           CAPTURE(r);
           CHECK(std::abs(double(y(r)) - right(r)) <= double(cols + 4) * u * size(r));
         }
@@ -105,9 +105,9 @@ TEST_CASE("Blocks of rows come in columns, as a product takes them") {
   w.add(file, "bottom", 32);
   std::vector<float> block(64 * 32, -1), row(64);
   w.dequantise(32, 32, block.data(), 32);  // the end of one tensor and the beginning of the other
-  for (index r = 0; r < 32; ++r) {
+  for (size_type r = 0; r < 32; ++r) {
     w.row(32 + r, row.data());
-    for (index c = 0; c < 64; ++c) CHECK(block[std::size_t(c * 32 + r)] == row[std::size_t(c)]);
+    for (size_type c = 0; c < 64; ++c) CHECK(block[std::size_t(c * 32 + r)] == row[std::size_t(c)]);
   }
 }
 

@@ -19,24 +19,24 @@
 
 namespace testing {
 
-using heed::index;
+using heed::size_type;
 using mask = Eigen::Matrix<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 /// Numbers of mean 0 and variance 1 that are the same on every machine and at every run.
 template <typename Scalar>
-heed::rows<Scalar> random_rows(index n, index cols, unsigned seed) {
+heed::rows<Scalar> random_rows(size_type n, size_type cols, unsigned seed) {
   std::mt19937 engine(seed);
   heed::rows<Scalar> m(n, cols);
-  for (index i = 0; i < n; ++i)
-    for (index c = 0; c < cols; ++c) m(i, c) = Scalar((double(engine()) / 2147483648.0 - 1.0) * std::sqrt(3.0));
+  for (size_type i = 0; i < n; ++i)
+    for (size_type c = 0; c < cols; ++c) m(i, c) = Scalar((double(engine()) / 2147483648.0 - 1.0) * std::sqrt(3.0));
   return m;
 }
 
-inline mask random_mask(index n_q, index n_kv, unsigned seed, double share_kept = 0.7) {
+inline mask random_mask(size_type n_q, size_type n_kv, unsigned seed, double share_kept = 0.7) {
   std::mt19937 engine(seed);
   mask m(n_q, n_kv);
-  for (index i = 0; i < n_q; ++i)
-    for (index j = 0; j < n_kv; ++j) m(i, j) = double(engine()) < share_kept * 4294967296.0;
+  for (size_type i = 0; i < n_q; ++i)
+    for (size_type j = 0; j < n_kv; ++j) m(i, j) = double(engine()) < share_kept * 4294967296.0;
   return m;
 }
 
@@ -50,9 +50,9 @@ struct example {
   mask keep;
   heed::rows<accumulator> bias;
   heed::row_vector<accumulator> slopes, sinks;
-  std::vector<index> key_lengths;
+  std::vector<size_type> key_lengths;
 
-  example(index n_q, index n_kv, index d_k, index d_v, unsigned seed = 1)
+  example(size_type n_q, size_type n_kv, size_type d_k, size_type d_v, unsigned seed = 1)
       : query(random_rows<Scalar>(n_q, d_k, 3 * seed)),
         key(random_rows<Scalar>(n_kv, d_k, 3 * seed + 1)),
         value(random_rows<Scalar>(n_kv, d_v, 3 * seed + 2)) {}
@@ -103,8 +103,8 @@ using wider_t = typename wider<Scalar>::type;
 template <typename Got, typename Exact>
 long double max_error(const Eigen::DenseBase<Got>& got, const Eigen::DenseBase<Exact>& exact) {
   long double error = 0;
-  for (index i = 0; i < exact.rows(); ++i)
-    for (index c = 0; c < exact.cols(); ++c) {
+  for (size_type i = 0; i < exact.rows(); ++i)
+    for (size_type c = 0; c < exact.cols(); ++c) {
       const long double g = static_cast<long double>(got.derived()(i, c)), e = static_cast<long double>(exact.derived()(i, c));
       const bool same = std::isnan(e) ? std::isnan(g) : std::isinf(e) ? g == e : std::isfinite(g);
       if (!same) return std::numeric_limits<long double>::infinity();
@@ -117,8 +117,8 @@ long double max_error(const Eigen::DenseBase<Got>& got, const Eigen::DenseBase<E
 template <typename Exact>
 long double magnitude(const Eigen::DenseBase<Exact>& exact) {
   long double largest = 0;
-  for (index i = 0; i < exact.rows(); ++i)
-    for (index c = 0; c < exact.cols(); ++c) {
+  for (size_type i = 0; i < exact.rows(); ++i)
+    for (size_type c = 0; c < exact.cols(); ++c) {
       const long double e = std::abs(static_cast<long double>(exact.derived()(i, c)));
       if (std::isfinite(e)) largest = (std::max)(largest, e);
     }
@@ -151,8 +151,8 @@ void check_as_exact_as(const Got& got, const Same& same, const Exact& exact, lon
 /// Puts the numbers of a matrix in another order.
 template <typename Matrix>
 void shuffle(Matrix& m, std::mt19937& engine) {
-  for (index n = m.size(); n > 1; --n)
-    std::swap(m.data()[n - 1], m.data()[static_cast<index>(engine() % static_cast<std::uint32_t>(n))]);
+  for (size_type n = m.size(); n > 1; --n)
+    std::swap(m.data()[n - 1], m.data()[static_cast<size_type>(engine() % static_cast<std::uint32_t>(n))]);
 }
 
 /// How wrong the reference is on inputs like these. In a few rows it may be right by luck, so a small example is drawn again, its
@@ -162,7 +162,7 @@ reference_error reference_error_on(const example<Scalar>& e) {
   std::mt19937 engine(17);
   example<Scalar> drawn = e;
   reference_error largest;
-  for (index rows = 0, draws = 0; rows < 200 && draws < 48; rows += (std::max)(e.query.rows(), index(1)), ++draws) {
+  for (size_type rows = 0, draws = 0; rows < 200 && draws < 48; rows += (std::max)(e.query.rows(), size_type(1)), ++draws) {
     const heed::attention_result<Scalar> same = drawn.reference();
     const heed::attention_result<wider_t<Scalar>> exact = drawn.template cast<wider_t<Scalar>>().reference();
     largest.out = (std::max)(largest.out, max_error(same.out, exact.out));

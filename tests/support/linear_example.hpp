@@ -27,7 +27,7 @@ struct linear_example {
 
   linear_example() = default;
   /// gate_cols 0: no gate; 1: one a token; d_k: one a key dimension.
-  linear_example(index length, index d_k, index d_v, index gate_cols, unsigned seed)
+  linear_example(size_type length, size_type d_k, size_type d_v, size_type gate_cols, unsigned seed)
       : query(random_rows<Scalar>(length, d_k, 7 * seed)),
         key(random_rows<accumulator>(length, d_k, 7 * seed + 1).rowwise().normalized().template cast<Scalar>()),
         value(random_rows<Scalar>(length, d_v, 7 * seed + 2)),
@@ -68,9 +68,9 @@ struct linear_example {
   }
 
   /// Tokens [first, end), from a state of zeros.
-  linear_example from(index first) const {
+  linear_example from(size_type first) const {
     linear_example tail = *this;
-    const index count = query.rows() - first;
+    const size_type count = query.rows() - first;
     tail.query = query.bottomRows(count), tail.key = key.bottomRows(count), tail.value = value.bottomRows(count);
     tail.log_gate = log_gate.bottomRows(count).eval();
     if (beta.size() > 0) tail.beta = beta.tail(count).eval();
@@ -87,7 +87,7 @@ struct linear_example {
     const Scalar scale = options.scale ? Scalar(*options.scale) : mapped ? Scalar(1) : Scalar(1 / std::sqrt(double(query.cols())));
     linear_result<Scalar> result{heed::rows<Scalar>(query.rows(), value.cols()), state};
     Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic> s = state;
-    for (index t = 0; t < query.rows(); ++t) {
+    for (size_type t = 0; t < query.rows(); ++t) {
       const column q = query.row(t).transpose().unaryExpr(phi), k = key.row(t).transpose().unaryExpr(phi);
       column v(s.cols()), before(s.cols());
       v.head(value.cols()) = value.row(t).transpose();
@@ -106,7 +106,7 @@ struct linear_example {
   }
 
   /// Tokens [first, first + count) by the recurrent form, or in chunks; the state is carried on.
-  heed::rows<Scalar> run(index first, index count, bool recurrent, heed::rows<accumulator>& carried) const {
+  heed::rows<Scalar> run(size_type first, size_type count, bool recurrent, heed::rows<accumulator>& carried) const {
     const auto q = query.middleRows(first, count), k = key.middleRows(first, count), v = value.middleRows(first, count);
     const heed::rows<accumulator> gate = log_gate.middleRows(first, count);
     const auto gates = heed::when(log_gate.cols() > 0, heed::log_gate(gate));
@@ -133,26 +133,26 @@ struct linear_example {
 /// What was forgotten at token `at` reaches no later read, whatever it was: `e` with NaN in its state, and in a key and a value of the
 /// token before, against its tail alone.
 template <typename Scalar, typename Isas>
-void check_forgotten(linear_example<Scalar> e, index at, const Isas& isas) {
+void check_forgotten(linear_example<Scalar> e, size_type at, const Isas& isas) {
   using accumulator = heed::accumulator_t<Scalar>;
   e.log_gate.row(at).setConstant(-std::numeric_limits<accumulator>::infinity());
   const linear_example<Scalar> tail = e.from(at);
   const auto exact = tail.template cast<wider_t<Scalar>>().exact();
   const auto same = tail.run(true);
-  const index unread = e.bonus.size() > 0 ? 1 : 0;  // with a bonus the token itself still reads the old state
-  const index rows = tail.query.rows() - unread;
+  const size_type unread = e.bonus.size() > 0 ? 1 : 0;  // with a bonus the token itself still reads the old state
+  const size_type rows = tail.query.rows() - unread;
   const long double out_error = max_error(same.out.bottomRows(rows), exact.out.bottomRows(rows)),
                     state_error = max_error(same.state, exact.state);
   e.state.setConstant(std::numeric_limits<accumulator>::quiet_NaN());
   if (at > 0) e.key(at - 1, 0) = e.value(at - 1, 1) = std::numeric_limits<Scalar>::quiet_NaN();
   const auto check = [&](const linear_result<Scalar>& got) {
-    for (index t = 0; t < at + unread; ++t) CHECK(std::isnan(static_cast<double>(got.out(t, 1))));
+    for (size_type t = 0; t < at + unread; ++t) CHECK(std::isnan(static_cast<double>(got.out(t, 1))));
     check_error(got.out.bottomRows(rows), exact.out.bottomRows(rows), out_error);
     check_error(got.state, exact.state, state_error);
   };
   check(e.run(true));
   for (const heed::isa target : isas)
-    for (const index chunk : {0, 1, 3, 16, 48}) {
+    for (const size_type chunk : {0, 1, 3, 16, 48}) {
       CAPTURE(int(target), chunk);
       e.options.execution.target = target;
       e.options.chunk = chunk;
@@ -163,7 +163,7 @@ void check_forgotten(linear_example<Scalar> e, index at, const Isas& isas) {
 /// A state that fades is 0 in the end, and on the way nowhere below the normal numbers.
 template <typename State>
 void check_settled(const State& state) {
-  for (index i = 0; i < state.size(); ++i) {
+  for (size_type i = 0; i < state.size(); ++i) {
     const auto x = state.data()[i];
     CHECK((x == 0 || std::isnormal(x)));
   }
@@ -177,14 +177,14 @@ template <typename Make>
 linear_error recurrent_error(const Make& make) {
   using Scalar = typename decltype(make(1u).query)::Scalar;
   linear_error largest;
-  index seen = 0;
+  size_type seen = 0;
   for (unsigned seed = 1; seed <= 48 && seen < 500; ++seed) {
     const linear_example<Scalar> e = make(seed);
     const linear_result<Scalar> same = e.run(true);
     const linear_result<wider_t<Scalar>> exact = e.template cast<wider_t<Scalar>>().exact();
     largest.out = (std::max)(largest.out, max_error(same.out, exact.out));
     largest.state = (std::max)(largest.state, max_error(same.state, exact.state));
-    seen += (std::max)(e.query.rows(), index(1));
+    seen += (std::max)(e.query.rows(), size_type(1));
   }
   return largest;
 }

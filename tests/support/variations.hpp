@@ -7,7 +7,7 @@
 namespace testing {
 
 struct sizes {
-  index n_q, n_kv, d_k, d_v;
+  size_type n_q, n_kv, d_k, d_v;
 };
 
 /// The sizes at which a tile, a vector or a loop can go wrong: nothing, one, and one less, as many and one more than the vector lanes
@@ -81,9 +81,9 @@ void check_path_everywhere(const Path& path) {
 template <typename Scalar, typename Path>
 void check_hidden_values(const Path& path) {
   using acc = typename example<Scalar>::accumulator;
-  constexpr index n_q = 50, n_kv = 70;
+  constexpr size_type n_q = 50, n_kv = 70;
   const acc nan_value = std::numeric_limits<acc>::quiet_NaN(), infinity = std::numeric_limits<acc>::infinity();
-  const auto check = [&](const std::string& name, index j, const auto& change) {
+  const auto check = [&](const std::string& name, size_type j, const auto& change) {
     INFO(name << ", key " << j);
     example<Scalar> clean(n_q, n_kv, 20, 12, 5);
     change(clean);
@@ -93,8 +93,8 @@ void check_hidden_values(const Path& path) {
       e.key.row(j).setConstant(Scalar(poison));
       e.value.row(j).setConstant(Scalar(poison));
       const heed::attention_result<Scalar> got = e.run(path), reference = e.reference();
-      index changed = 0;
-      for (index i = 0; i < n_q; ++i) {
+      size_type changed = 0;
+      for (size_type i = 0; i < n_q; ++i) {
         if (!std::isnan(float(reference.out(i, 0)))) {
           changed += got.out.row(i) != want.out.row(i) || got.lse(i) != want.lse(i);
         } else {
@@ -104,7 +104,7 @@ void check_hidden_values(const Path& path) {
       CHECK(changed == 0);
     }
   };
-  for (const index j : {index(0), index(1), index(33), index(69)}) {
+  for (const size_type j : {size_type(0), size_type(1), size_type(33), size_type(69)}) {
     check("causal top_left", j, [](example<Scalar>& e) { e.options.causal = heed::causal::top_left; });
     check("causal bottom_right", j, [](example<Scalar>& e) { e.options.causal = heed::causal::bottom_right; });
     check("window", j, [](example<Scalar>& e) { e.options.window_left = 5, e.options.window_right = 9; });

@@ -19,11 +19,11 @@ struct cpu_features {
 };
 
 /// Bytes of a core's second-level cache; 512 KiB where the CPU does not say.
-inline index detect_level2_cache() {
-  index kib = 512;
+inline size_type detect_level2_cache() {
+  size_type kib = 512;
 #if HEED_X86
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid(0x80000006u, &a, &b, &c, &d) && c >> 16 != 0) kib = static_cast<index>(c >> 16);
+  if (__get_cpuid(0x80000006u, &a, &b, &c, &d) && c >> 16 != 0) kib = static_cast<size_type>(c >> 16);
 #endif
   return kib * 1024;
 }
@@ -60,8 +60,8 @@ inline const cpu_features& cpu() {
   return features;
 }
 
-inline index level2_cache() {
-  static const index bytes = detect_level2_cache();
+inline size_type level2_cache() {
+  static const size_type bytes = detect_level2_cache();
   return bytes;
 }
 

@@ -24,36 +24,36 @@ decode_kernel<Query, Stored, Acc> select_decode(isa target) {
 /// row by row. Measured on AVX-512: one query wins from a few keys on, 4 from some hundred, 8 from two thousand, 16 never by much.
 /// Block masks stay with the forward kernel, which does not read what they hide.
 template <typename Scalar, typename Stored>
-bool is_decode(const problem<Scalar, Stored>& p, index b, index n_kv) {
+bool is_decode(const problem<Scalar, Stored>& p, size_type b, size_type n_kv) {
   if (p.terms.sparse()) return false;
   return p.n_q(b) <= 1 || (p.n_q(b) <= 8 && n_kv >= 256 * p.n_q(b));
 }
 template <typename Scalar, typename Stored>
-bool is_decode(const problem<Scalar, Stored>& p, index b) {
+bool is_decode(const problem<Scalar, Stored>& p, size_type b) {
   return is_decode(p, b, p.n_kv(b));
 }
 
 /// Keys that one task reads. It follows from the number of keys alone, so that neither threads nor the rest of a batch change a
 /// result.
-inline index decode_part(index n_kv) {
+inline size_type decode_part(size_type n_kv) {
   return (std::max)(11 * decode_block, (n_kv / 32 + decode_block - 1) / decode_block * decode_block);
 }
 
 /// The parts that any number of keys up to `most` can make. One has 11 blocks or more, and no less than the whole part of n / 32: from
 /// 352 blocks on the remainder may make one more than 32.
-inline index most_decode_parts(index most) { return (std::min)(index{33}, (most + 11 * decode_block - 1) / (11 * decode_block)); }
+inline size_type most_decode_parts(size_type most) { return (std::min)(size_type{33}, (most + 11 * decode_block - 1) / (11 * decode_block)); }
 
 /// The keys of sequence b that any of its queries may see by position, cut into parts: at least one, which may have no key.
 struct decode_cut {
-  index begin = 0, end = 0, part = 1;
-  index parts() const { return (std::max)(index{1}, (end - begin + part - 1) / part); }
+  size_type begin = 0, end = 0, part = 1;
+  size_type parts() const { return (std::max)(size_type{1}, (end - begin + part - 1) / part); }
 };
 template <typename Scalar, typename Stored>
-decode_cut cut_keys(const problem<Scalar, Stored>& p, index b) {
+decode_cut cut_keys(const problem<Scalar, Stored>& p, size_type b) {
   const detail::band band = p.band(b);
   decode_cut cut;
-  cut.end = (std::min)(p.n_kv(b), (std::max)(index{0}, p.n_q(b) + band.high));
-  cut.begin = (std::min)(cut.end, (std::max)(index{0}, band.low));
+  cut.end = (std::min)(p.n_kv(b), (std::max)(size_type{0}, p.n_q(b) + band.high));
+  cut.begin = (std::min)(cut.end, (std::max)(size_type{0}, band.low));
   cut.part = decode_part(p.n_kv(b));
   return cut;
 }
@@ -62,53 +62,53 @@ decode_cut cut_keys(const problem<Scalar, Stored>& p, index b) {
 template <typename Acc>
 struct decode_results {
   Acc* data;
-  index rows, d_v;
+  size_type rows, d_v;
 
-  index part_size() const { return rows * (d_v + 2); }
-  Acc* out(index part, index row) const { return data + part * part_size() + row * d_v; }
-  Acc& largest(index part, index row) const { return data[part * part_size() + rows * d_v + row]; }
-  Acc& sum(index part, index row) const { return data[part * part_size() + rows * (d_v + 1) + row]; }
+  size_type part_size() const { return rows * (d_v + 2); }
+  Acc* out(size_type part, size_type row) const { return data + part * part_size() + row * d_v; }
+  Acc& largest(size_type part, size_type row) const { return data[part * part_size() + rows * d_v + row]; }
+  Acc& sum(size_type part, size_type row) const { return data[part * part_size() + rows * (d_v + 1) + row]; }
 };
 
 /// What each part of a row, in their order, and the sink of its head have to do with the whole: the sum of a part becomes the factor
 /// of its values. Returns the natural log-sum-exp.
 template <typename Acc>
-Acc weigh_parts(const decode_results<Acc>& results, index parts, index row, const score_params<Acc>& score) {
+Acc weigh_parts(const decode_results<Acc>& results, size_type parts, size_type row, const score_params<Acc>& score) {
   constexpr double ln2 = 0.69314718055994531;
   const Acc sink = static_cast<Acc>(score.sink / ln2);
   Acc top = score.has_sink ? sink : std::numeric_limits<Acc>::lowest();
-  for (index s = 0; s < parts; ++s) top = (std::max)(top, results.largest(s, row));
+  for (size_type s = 0; s < parts; ++s) top = (std::max)(top, results.largest(s, row));
   Acc sum = score.has_sink ? std::exp2(sink - top) : Acc(0);
-  for (index s = 0; s < parts; ++s) {
+  for (size_type s = 0; s < parts; ++s) {
     const Acc weight = std::exp2(results.largest(s, row) - top);
     sum += weight * results.sum(s, row);
     results.sum(s, row) = weight;
   }
   const bool empty = bits_of(sum) == 0;  // no key and no sink
-  for (index s = 0; s < parts; ++s) results.sum(s, row) = empty ? Acc(0) : results.sum(s, row) / sum;
+  for (size_type s = 0; s < parts; ++s) results.sum(s, row) = empty ? Acc(0) : results.sum(s, row) / sum;
   return log_sum_exp(top, sum);
 }
 
 /// Key/value heads of a task: all, where their rows are side by side, for then the bytes come in the order of memory;
 /// alone, each head would fetch a few lines of every page, and look the page up, again.
-constexpr index decode_heads_limit = 64;
+constexpr size_type decode_heads_limit = 64;
 template <typename Scalar, typename Stored>
-index decode_heads(const problem<Scalar, Stored>& p, index parts) {
+size_type decode_heads(const problem<Scalar, Stored>& p, size_type parts) {
   if (!p.heads_side_by_side() || p.key.heads < 2) return 1;
-  index heads = (std::min)(p.key.heads, decode_heads_limit);
-  const index workers = workers_of(p.options.execution);
+  size_type heads = (std::min)(p.key.heads, decode_heads_limit);
+  const size_type workers = workers_of(p.options.execution);
   while (workers > 1 && heads > 1 && p.key.heads / heads * parts < 4 * workers) heads = (heads + 1) / 2;
   return heads;
 }
 
 /// How sequences run on decode. It follows from shapes, lengths and strides alone.
 struct decode_plan {
-  index rows = 0;     // query rows of a key/value head
-  index longest = 0;  // parts of a sequence
-  index heads = 1, bundles = 0, tasks = 0;  // key/value heads of a task; how many such make all heads
-  index score_bytes = 0, query_bytes = 0, head_bytes = 0, params_bytes = 0, worker_bytes = 0;
-  index result_size = 0;  // elements that a part of a head leaves
-  index bytes = 0;        // of all workers, and all results
+  size_type rows = 0;     // query rows of a key/value head
+  size_type longest = 0;  // parts of a sequence
+  size_type heads = 1, bundles = 0, tasks = 0;  // key/value heads of a task; how many such make all heads
+  size_type score_bytes = 0, query_bytes = 0, head_bytes = 0, params_bytes = 0, worker_bytes = 0;
+  size_type result_size = 0;  // elements that a part of a head leaves
+  size_type bytes = 0;        // of all workers, and all results
   int workers = 1;
 };
 
@@ -117,11 +117,11 @@ template <typename Scalar, typename Stored, typename Parts>
 decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
   using Acc = accumulator_t<Scalar>;
   using In = kernel_scalar<Stored>;
-  const index batch = p.batch(), kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols;
+  const size_type batch = p.batch(), kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols;
   decode_plan plan;
-  index all_parts = 0;
-  for (index b = 0; b < batch; ++b) {
-    const index of_b = parts(b);
+  size_type all_parts = 0;
+  for (size_type b = 0; b < batch; ++b) {
+    const size_type of_b = parts(b);
     if (of_b == 0) continue;
     plan.longest = (std::max)(plan.longest, of_b);
     all_parts += of_b;
@@ -133,31 +133,31 @@ decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
   plan.tasks = batch * plan.bundles * plan.longest;
   plan.workers = workers_of(p.options.execution, plan.tasks);
 
-  plan.score_bytes = padded_bytes(group * index{sizeof(score_params<Acc>)});
-  plan.query_bytes = padded_bytes(plan.rows * padded_row(d_k) * index{sizeof(Acc)});
+  plan.score_bytes = padded_bytes(group * size_type{sizeof(score_params<Acc>)});
+  plan.query_bytes = padded_bytes(plan.rows * padded_row(d_k) * size_type{sizeof(Acc)});
   plan.head_bytes = plan.score_bytes + plan.query_bytes + decode_layout<Acc>(plan.rows, d_k).bytes();
-  plan.params_bytes = padded_bytes(plan.heads * index{sizeof(decode_params<In, Acc>)});
+  plan.params_bytes = padded_bytes(plan.heads * size_type{sizeof(decode_params<In, Acc>)});
   plan.worker_bytes = plan.params_bytes + plan.heads * plan.head_bytes +
                       decode_copies_layout<Acc>(plan.rows, d_k, d_v).bytes();
   plan.result_size = plan.rows * (d_v + 2);
-  plan.bytes = plan.workers * plan.worker_bytes + batch * kv_heads * plan.longest * plan.result_size * index{sizeof(Acc)};
+  plan.bytes = plan.workers * plan.worker_bytes + batch * kv_heads * plan.longest * plan.result_size * size_type{sizeof(Acc)};
   return plan;
 }
 
 /// For the sequences b that are `chosen`, as long as they are.
 template <typename Scalar, typename Stored, typename Chosen>
 decode_plan plan_decode_now(const problem<Scalar, Stored>& p, const Chosen& chosen) {
-  return plan_decode(p, [&](index b) { return chosen(b) ? cut_keys(p, b).parts() : 0; });
+  return plan_decode(p, [&](size_type b) { return chosen(b) ? cut_keys(p, b).parts() : 0; });
 }
 
 /// For the sequences of a call that grows: what it needs is enough at any length, for heads of a task, workers and results are
 /// no more where there are fewer parts.
 template <typename Scalar, typename Stored>
 decode_plan plan_longest_decode(const problem<Scalar, Stored>& p) {
-  return plan_decode(p, [&](index b) {
-    if (!is_decode(p, b, p.key.capacity)) return index{0};
+  return plan_decode(p, [&](size_type b) {
+    if (!is_decode(p, b, p.key.capacity)) return size_type{0};
     const detail::band band = p.band(b);
-    return (std::max)(index{1}, most_decode_parts((std::min)(p.key.capacity, p.n_q(b) + (band.high - band.low))));
+    return (std::max)(size_type{1}, most_decode_parts((std::min)(p.key.capacity, p.n_q(b) + (band.high - band.low))));
   });
 }
 
@@ -169,28 +169,28 @@ void decode(const problem<Scalar, Stored>& p, const decode_plan& plan, void* mem
   using Query = kernel_scalar<Scalar>;
   using In = kernel_scalar<Stored>;
   if (plan.rows == 0) return;
-  const index kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols, longest = plan.longest;
+  const size_type kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols, longest = plan.longest;
   const auto kernel = select_decode<Query, In, Acc>(p.options.execution.target);
   unsigned char* const scratch = static_cast<unsigned char*>(memory);
   Acc* const results = reinterpret_cast<Acc*>(scratch + plan.workers * plan.worker_bytes);
-  const auto results_of = [&](index b, index h_kv) {
+  const auto results_of = [&](size_type b, size_type h_kv) {
     return decode_results<Acc>{results + (b * kv_heads + h_kv) * longest * plan.result_size, p.n_q(b) * group, d_v};
   };
 
-  for_each_task(plan.tasks, plan.workers, p.options.execution.executor, [&](index task, int worker) {
-    const index part = task % longest, first_head = task / longest % plan.bundles * plan.heads, b = task / longest / plan.bundles;
+  for_each_task(plan.tasks, plan.workers, p.options.execution.executor, [&](size_type task, int worker) {
+    const size_type part = task % longest, first_head = task / longest % plan.bundles * plan.heads, b = task / longest / plan.bundles;
     if (!chosen(b) || p.n_q(b) == 0) return;
     const decode_cut cut = cut_keys(p, b);
     if (part >= cut.parts()) return;
     unsigned char* const own = scratch + worker * plan.worker_bytes;
     auto* const heads = reinterpret_cast<decode_params<In, Acc>*>(own);
-    const index num_heads = (std::min)(plan.heads, kv_heads - first_head);
-    for (index n = 0; n < num_heads; ++n) {
-      const index h_kv = first_head + n;
+    const size_type num_heads = (std::min)(plan.heads, kv_heads - first_head);
+    for (size_type n = 0; n < num_heads; ++n) {
+      const size_type h_kv = first_head + n;
       unsigned char* const of_head = own + plan.params_bytes + n * plan.head_bytes;
       score_params<Acc>* const score = reinterpret_cast<score_params<Acc>*>(of_head);
       Acc* const query = reinterpret_cast<Acc*>(of_head + plan.score_bytes);
-      for (index g = 0; g < group; ++g) {
+      for (size_type g = 0; g < group; ++g) {
         const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + g);
         new (score + g) score_params<Acc>(head.score);
         kernel.load_query(reinterpret_cast<const Query*>(head.query.data), head.query.row_stride, head.query.col_stride, p.n_q(b), d_k,
@@ -219,13 +219,13 @@ void decode(const problem<Scalar, Stored>& p, const decode_plan& plan, void* mem
     kernel.run(heads, num_heads, decode_copies<Acc>::carve(copies, decode_copies_layout<Acc>(plan.rows, d_k, d_v)));
   });
 
-  for_each_task(p.batch() * kv_heads, plan.workers, p.options.execution.executor, [&](index task, int) {
-    const index h_kv = task % kv_heads, b = task / kv_heads;
+  for_each_task(p.batch() * kv_heads, plan.workers, p.options.execution.executor, [&](size_type task, int) {
+    const size_type h_kv = task % kv_heads, b = task / kv_heads;
     if (!chosen(b)) return;
     const decode_results<Acc> result = results_of(b, h_kv);
-    const index parts = cut_keys(p, b).parts();
-    for (index row = 0; row < result.rows; ++row) {
-      const index i = row % p.n_q(b);
+    const size_type parts = cut_keys(p, b).parts();
+    for (size_type row = 0; row < result.rows; ++row) {
+      const size_type i = row % p.n_q(b);
       const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + row / p.n_q(b));
       const Acc lse = weigh_parts(result, parts, row, head.score);
       kernel.merge_row(result.out(0, row), &result.sum(0, row), result.part_size(), parts, d_v,

@@ -29,8 +29,8 @@ gemm_kernel<In> select_gemm(isa target) {
 /// ranges. How they are cut changes no result.
 struct gemm_plan {
   bool few = false;
-  index panels = 0, block = 0, splits = 1, tasks = 0;
-  index worker_bytes = 0, bytes = 0;  // of scratch; of that of all workers
+  size_type panels = 0, block = 0, splits = 1, tasks = 0;
+  size_type worker_bytes = 0, bytes = 0;  // of scratch; of that of all workers
   int workers = 1;
 };
 
@@ -47,12 +47,12 @@ gemm_plan plan_projections(const matrix_view<const Scalar>& x, const projection<
   }
   if (x.rows == 0 || plan.panels == 0) return plan;
   plan.block = (std::min)(x.rows, gemm_rows);
-  const index row_blocks = (x.rows + plan.block - 1) / plan.block;
-  const index wanted = workers_of(options.execution) == 1 ? 1 : 4 * index{workers_of(options.execution)};  // tasks
+  const size_type row_blocks = (x.rows + plan.block - 1) / plan.block;
+  const size_type wanted = workers_of(options.execution) == 1 ? 1 : 4 * size_type{workers_of(options.execution)};  // tasks
   plan.splits = (std::min)(plan.panels, (wanted + row_blocks - 1) / row_blocks);
   plan.tasks = row_blocks * plan.splits;
   plan.workers = workers_of(options.execution, plan.tasks);
-  plan.worker_bytes = index{sizeof(accumulator_t<Scalar>)} *
+  plan.worker_bytes = size_type{sizeof(accumulator_t<Scalar>)} *
                       gemm_stride(plan.few ? gemm_few_scratch(plan.block, x.cols) : gemm_scratch(plan.block, x.cols, panel_cols));
   plan.bytes = plan.workers * plan.worker_bytes;
   return plan;
@@ -79,8 +79,8 @@ void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Sca
                    out.col_stride};
   }
   unsigned char* const scratch = static_cast<unsigned char*>(memory.reserve(plan.bytes));
-  for_each_task(plan.tasks, plan.workers, options.execution.executor, [&](index task, int worker) {
-    const index row = task / plan.splits * plan.block, split = task % plan.splits;
+  for_each_task(plan.tasks, plan.workers, options.execution.executor, [&](size_type task, int worker) {
+    const size_type row = task / plan.splits * plan.block, split = task % plan.splits;
     gemm_params<In> p;
     p.x = reinterpret_cast<const In*>(x.data);
     p.x_row = x.row_stride;
@@ -98,7 +98,7 @@ void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Sca
 
 /// Bytes of the workspace that checked projections take.
 template <typename Scalar, std::size_t Count>
-index bytes_of(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count], const attention_options& options) {
+size_type bytes_of(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count], const attention_options& options) {
   if constexpr (has_kernels<Scalar>) {
     return plan_projections(x, projections, options).bytes;
   } else {

@@ -103,8 +103,8 @@ class inputs {
 
   inputs(const char* function, const Query& q, const Key& k, const Value& v)
       : query_(q), key_(k), value_(v), query(query_.view), key(key_.view), value(value_.view) {
-    if (Dk != Eigen::Dynamic) check_equal(function, "query: head_dim", query.cols, "the template argument Dk", index{Dk});
-    if (Dv != Eigen::Dynamic) check_equal(function, "value: head_dim", value.cols, "the template argument Dv", index{Dv});
+    if (Dk != Eigen::Dynamic) check_equal(function, "query: head_dim", query.cols, "the template argument Dk", size_type{Dk});
+    if (Dv != Eigen::Dynamic) check_equal(function, "value: head_dim", value.cols, "the template argument Dv", size_type{Dv});
   }
   inputs(const inputs&) = delete;
 

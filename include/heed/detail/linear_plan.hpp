@@ -18,21 +18,21 @@ linear_kernel<In, Acc> select_linear(isa target) {
 }
 
 /// The most tokens that a caller gets in one chunk.
-constexpr index linear_chunk_most = 48;
+constexpr size_type linear_chunk_most = 48;
 
 /// Heads that are side by side take turns, chunk by chunk: their rows share pages, and the next head's are prefetched meanwhile. So
 /// many at most, whose states stay in the second-level cache.
-constexpr index linear_heads_limit = 16;
+constexpr size_type linear_heads_limit = 16;
 
 /// How a problem runs on the kernels of linear attention. It follows from shapes and strides alone.
 struct linear_plan {
-  linear_plan(index tokens_of_chunk, index d_k, index state_cols, index tile_rows)
+  linear_plan(size_type tokens_of_chunk, size_type d_k, size_type state_cols, size_type tile_rows)
       : chunk(tokens_of_chunk), layout(tokens_of_chunk, d_k, state_cols, tile_rows) {}
 
-  index chunk;
+  size_type chunk;
   linear_layout layout;
-  index heads = 1, bundles = 0;            // key/value heads of a task; how many such make all heads
-  index head_bytes = 0, worker_bytes = 0;  // for what the kernel has to know of its heads; for that, their states and scratch
+  size_type heads = 1, bundles = 0;            // key/value heads of a task; how many such make all heads
+  size_type head_bytes = 0, worker_bytes = 0;  // for what the kernel has to know of its heads; for that, their states and scratch
   int workers = 1;
 };
 
@@ -40,18 +40,18 @@ template <typename Scalar>
 linear_plan plan_linear(const linear_problem<Scalar>& p, const linear_kernel<kernel_scalar<Scalar>, accumulator_t<Scalar>>& kernel) {
   using Acc = accumulator_t<Scalar>;
   using head_type = linear_params<kernel_scalar<Scalar>, Acc>;
-  const index wanted = p.options.chunk > 0 ? (std::min)(p.options.chunk, linear_chunk_most) : kernel.chunk();
-  linear_plan plan((std::max)((std::min)(wanted, p.key.rows), index{1}), p.key.cols, p.state_cols(), kernel.tile_rows);
+  const size_type wanted = p.options.chunk > 0 ? (std::min)(p.options.chunk, linear_chunk_most) : kernel.chunk();
+  linear_plan plan((std::max)((std::min)(wanted, p.key.rows), size_type{1}), p.key.cols, p.state_cols(), kernel.tile_rows);
   if (p.heads_side_by_side()) {
-    const index bytes = (std::max)(plan.layout.state_elements * index{sizeof(Acc)}, index{1});
-    const index most = (std::max)((std::min)(level2_cache() / 4 / bytes, linear_heads_limit), index{1});
+    const size_type bytes = (std::max)(plan.layout.state_elements * size_type{sizeof(Acc)}, size_type{1});
+    const size_type most = (std::max)((std::min)(level2_cache() / 4 / bytes, linear_heads_limit), size_type{1});
     plan.heads = (std::min)(most, (p.key.heads + workers_of(p.options.execution) - 1) / workers_of(p.options.execution));
   }
   plan.bundles = (p.key.heads + plan.heads - 1) / plan.heads;
   plan.workers = workers_of(p.options.execution, p.key.batch * plan.bundles);
-  plan.head_bytes = padded_bytes(plan.heads * index{sizeof(head_type)});
+  plan.head_bytes = padded_bytes(plan.heads * size_type{sizeof(head_type)});
   plan.worker_bytes =
-      plan.head_bytes + padded_bytes((plan.layout.elements + plan.heads * plan.layout.state_elements) * index{sizeof(Acc)});
+      plan.head_bytes + padded_bytes((plan.layout.elements + plan.heads * plan.layout.state_elements) * size_type{sizeof(Acc)});
   return plan;
 }
 
@@ -82,15 +82,15 @@ auto kernel_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& hea
 
 /// Runs `count` heads of one sequence. Each is cut into the same chunks whether or not others take turns with it.
 template <typename In, typename Acc>
-void run_in_turns(const linear_kernel<In, Acc>& kernel, linear_params<In, Acc>* heads, index count) {
-  for (index h = 0; h < count; ++h) {
+void run_in_turns(const linear_kernel<In, Acc>& kernel, linear_params<In, Acc>* heads, size_type count) {
+  for (size_type h = 0; h < count; ++h) {
     const bool last = h + 1 == count;
     const linear_params<In, Acc>& next = heads[last ? 0 : h + 1];
     heads[h].ahead = {next.query, next.key, next.value, next.log_gate, next.out, count > 1, last};
   }
-  const index tokens = heads[0].tokens, turn = count == 1 ? tokens : heads[0].chunk;
-  for (index begin = 0; begin < tokens; begin += turn)
-    for (index h = 0; h < count; ++h) {
+  const size_type tokens = heads[0].tokens, turn = count == 1 ? tokens : heads[0].chunk;
+  for (size_type begin = 0; begin < tokens; begin += turn)
+    for (size_type h = 0; h < count; ++h) {
       heads[h].end = (std::min)(begin + turn, tokens);
       heads[h].begin = kernel.run(heads[h]);
     }
@@ -105,12 +105,12 @@ void chunked_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
   const linear_plan plan = plan_linear(p, kernel);
   char* const base = static_cast<char*>(memory.reserve(plan.workers * plan.worker_bytes));
 
-  for_each_task(p.key.batch * plan.bundles, plan.workers, p.options.execution.executor, [&](index task, int worker) {
+  for_each_task(p.key.batch * plan.bundles, plan.workers, p.options.execution.executor, [&](size_type task, int worker) {
     char* const own = base + worker * plan.worker_bytes;
     auto* const heads = reinterpret_cast<linear_params<In, Acc>*>(own);
     Acc* const states = reinterpret_cast<Acc*>(own + plan.head_bytes);
-    const index first = task % plan.bundles * plan.heads, count = (std::min)(plan.heads, p.key.heads - first);
-    for (index h = 0; h < count; ++h) {
+    const size_type first = task % plan.bundles * plan.heads, count = (std::min)(plan.heads, p.key.heads - first);
+    for (size_type h = 0; h < count; ++h) {
       new (heads + h) linear_params<In, Acc>(kernel_head(p, p.head(task / plan.bundles, first + h)));
       heads[h].chunk = plan.chunk;
       heads[h].own_state = states + h * plan.layout.state_elements;
@@ -136,7 +136,7 @@ void chunked(const linear_problem<Scalar>& p, workspace& memory) {
 
 /// Bytes of the workspace that a checked problem takes.
 template <typename Scalar>
-index bytes_of(const linear_problem<Scalar>& p) {
+size_type bytes_of(const linear_problem<Scalar>& p) {
   if constexpr (has_kernels<Scalar>) {
     if (!is_chunked(p)) return 0;
     const linear_plan plan = plan_linear(p, select_linear<kernel_scalar<Scalar>, accumulator_t<Scalar>>(p.options.execution.target));

@@ -68,15 +68,15 @@ struct linear_problem {
   linear_attention_options options;
   linear_terms<accumulator> terms;
 
-  index group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
-  index state_cols() const { return value.cols + (options.normalise ? 1 : 0); }
+  size_type group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
+  size_type state_cols() const { return value.cols + (options.normalise ? 1 : 0); }
   /// Whether the rows of the heads are beside each other, as where they are the columns of one matrix.
   bool heads_side_by_side() const { return key.heads > 1 && key.head_stride < key.row_stride && value.head_stride < value.row_stride; }
   double scale() const {
     if (options.scale) return *options.scale;
-    return options.feature_map == feature_map::none ? 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index{1}))) : 1.0;
+    return options.feature_map == feature_map::none ? 1 / std::sqrt(static_cast<double>((std::max)(query.cols, size_type{1}))) : 1.0;
   }
-  linear_head<Scalar> head(index b, index h) const {
+  linear_head<Scalar> head(size_type b, size_type h) const {
     linear_head<Scalar> one;
     one.query = group_of(query, b, h);
     one.key = key.head(b, h, 0, key.rows);
@@ -91,7 +91,7 @@ struct linear_problem {
 
  private:
   template <typename T>
-  tensor_view<T> group_of(tensor_view<T> view, index b, index h) const {
+  tensor_view<T> group_of(tensor_view<T> view, size_type b, size_type h) const {
     view.data += b * view.batch_stride + h * group() * view.head_stride;
     view.batch = 1;
     view.heads = group();
@@ -109,20 +109,20 @@ bool is_positive(const Acc& x) {
 /// A decay lets nothing grow: its logarithm is 0 or less. A NaN passes wherever it stands, for the output to show.
 template <typename Acc>
 void check_decays(const char* function, const tensor_view<const Acc>& log_gate) {
-  const auto refuse = [&](index b, index h, index t, index c) {
+  const auto refuse = [&](size_type b, size_type h, size_type t, size_type c) {
     fail_with("heed::", function, ": log_gate must be 0 or less, but is ", shown(log_gate(b, h, t, c)), " at [", b, ", ", h, ", ", t,
               ", ", c, "]");
   };
-  for (index b = 0; b < log_gate.batch; ++b)
-    for (index h = 0; h < log_gate.heads; ++h)
-      for (index t = 0; t < log_gate.rows; ++t) {
+  for (size_type b = 0; b < log_gate.batch; ++b)
+    for (size_type h = 0; h < log_gate.heads; ++h)
+      for (size_type t = 0; t < log_gate.rows; ++t) {
         if constexpr (std::is_arithmetic<Acc>::value) {
           if (log_gate.col_stride == 1 && log_gate.cols > 8) {  // which Eigen does in vectors
             const Eigen::Map<const Eigen::Array<Acc, 1, Eigen::Dynamic>> row(&log_gate(b, h, t, 0), log_gate.cols);
             if (is_zero((row.max)(Acc(0)).sum())) continue;  // a NaN may count as 0 here, or make the sum one
           }
         }
-        for (index c = 0; c < log_gate.cols; ++c)
+        for (size_type c = 0; c < log_gate.cols; ++c)
           if (is_positive(log_gate(b, h, t, c))) refuse(b, h, t, c);
       }
 }
@@ -131,8 +131,8 @@ void check_decays(const char* function, const tensor_view<const Acc>& log_gate) 
 /// a number.
 template <typename Scalar>
 void check_scratch(const char* function, const linear_problem<Scalar>& p) {
-  constexpr index a_head_dim = index{1} << 16, an_entry = index{1} << 8;  // bytes at most, of a worker and its heads
-  const index workers = workers_of(p.options.execution);
+  constexpr size_type a_head_dim = size_type{1} << 16, an_entry = size_type{1} << 8;  // bytes at most, of a worker and its heads
+  const size_type workers = workers_of(p.options.execution);
   product(function, "scratch for query's head_dim, in bytes", {p.query.cols, a_head_dim, workers});
   product(function, "scratch for value's head_dim, in bytes", {p.value.cols, a_head_dim, workers});
   product(function, "scratch for states, in bytes", {p.query.cols, p.value.cols + 16, an_entry, workers});
@@ -159,7 +159,7 @@ linear_problem<Scalar> make_linear_shape_problem(const char* function, const ten
   check_equal(function, "value: num_kv_heads", value.heads, "key's num_kv_heads", key.heads);
   if (key.heads == 0 ? query.heads != 0 : query.heads % key.heads != 0)
     fail_with("heed::", function, ": query: num_heads ", query.heads, " is not a multiple of num_kv_heads ", key.heads);
-  const auto check_broadcast = [&](const char* what, const auto& view, index length, index dim) {
+  const auto check_broadcast = [&](const char* what, const auto& view, size_type length, size_type dim) {
     if (!view) return;
     check_view(function, what, *view);
     check_extent(function, what, "batch", view->batch, key.batch);
@@ -217,7 +217,7 @@ template <typename Scalar>
 void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& head) {
   using Acc = accumulator_t<Scalar>;
   using std::exp;
-  const index d_k = p.key.cols, d_v = p.value.cols, cols = p.state_cols();
+  const size_type d_k = p.key.cols, d_v = p.value.cols, cols = p.state_cols();
   rows<Acc> own;
   matrix_view<Acc> state = head.state;
   if (!state.data) {
@@ -226,43 +226,43 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
   }
   const Acc scale = Acc(p.scale());
   const bool fades = head.log_gate.data || head.beta.data;
-  const auto query = [&](index h, index t, index d) { return mapped(p.options.feature_map, Acc(head.query(0, h, t, d))); };
+  const auto query = [&](size_type h, size_type t, size_type d) { return mapped(p.options.feature_map, Acc(head.query(0, h, t, d))); };
   std::vector<Acc> key(static_cast<std::size_t>(d_k)), update(static_cast<std::size_t>(cols)), read(static_cast<std::size_t>(cols));
 
-  const auto write = [&](index t) {
-    for (index h = 0; h < head.query.heads; ++h) {
+  const auto write = [&](size_type t) {
+    for (size_type h = 0; h < head.query.heads; ++h) {
       std::fill(read.begin(), read.end(), Acc(0));
-      for (index d = 0; d < d_k; ++d)
-        for (index c = 0; c < cols; ++c) read[std::size_t(c)] += Acc(query(h, t, d) * state(d, c));
+      for (size_type d = 0; d < d_k; ++d)
+        for (size_type c = 0; c < cols; ++c) read[std::size_t(c)] += Acc(query(h, t, d) * state(d, c));
       if (head.bonus.data) {
         Acc own_weight(0);
-        for (index d = 0; d < d_k; ++d) own_weight += Acc(Acc(query(h, t, d) * head.bonus(0, d)) * key[std::size_t(d)]);
-        for (index c = 0; c < cols; ++c) read[std::size_t(c)] += Acc(own_weight * update[std::size_t(c)]);
+        for (size_type d = 0; d < d_k; ++d) own_weight += Acc(Acc(query(h, t, d) * head.bonus(0, d)) * key[std::size_t(d)]);
+        for (size_type c = 0; c < cols; ++c) read[std::size_t(c)] += Acc(own_weight * update[std::size_t(c)]);
       }
       const Acc divisor = p.options.normalise ? Acc(Acc(scale * read[std::size_t(d_v)]) + Acc(p.options.epsilon)) : Acc(1);
-      for (index c = 0; c < d_v; ++c) head.out(0, h, t, c) = Scalar(Acc(Acc(scale * read[std::size_t(c)]) / divisor));
+      for (size_type c = 0; c < d_v; ++c) head.out(0, h, t, c) = Scalar(Acc(Acc(scale * read[std::size_t(c)]) / divisor));
     }
   };
 
-  for (index t = 0; t < p.key.rows; ++t) {
-    for (index d = 0; d < d_k; ++d) key[std::size_t(d)] = mapped(p.options.feature_map, Acc(head.key(t, d)));
-    for (index c = 0; c < d_v; ++c) update[std::size_t(c)] = Acc(head.value(t, c));
+  for (size_type t = 0; t < p.key.rows; ++t) {
+    for (size_type d = 0; d < d_k; ++d) key[std::size_t(d)] = mapped(p.options.feature_map, Acc(head.key(t, d)));
+    for (size_type c = 0; c < d_v; ++c) update[std::size_t(c)] = Acc(head.value(t, c));
     if (p.options.normalise) update[std::size_t(d_v)] = Acc(1);
     if (head.bonus.data) write(t);
     if (head.log_gate.data)
-      for (index d = 0; d < d_k; ++d) {
+      for (size_type d = 0; d < d_k; ++d) {
         const Acc gate = head.log_gate(t, d), decay = exp(gate);
         const bool forget = is_negative_infinity(gate);
-        for (index c = 0; c < cols; ++c) state(d, c) = forget ? Acc(0) : Acc(state(d, c) * decay);
+        for (size_type c = 0; c < cols; ++c) state(d, c) = forget ? Acc(0) : Acc(state(d, c) * decay);
       }
     if (head.beta.data)
-      for (index c = 0; c < cols; ++c) {
+      for (size_type c = 0; c < cols; ++c) {
         Acc known(0);
-        for (index d = 0; d < d_k; ++d) known += Acc(key[std::size_t(d)] * state(d, c));
+        for (size_type d = 0; d < d_k; ++d) known += Acc(key[std::size_t(d)] * state(d, c));
         update[std::size_t(c)] = head.beta(t, 0) * Acc(update[std::size_t(c)] - known);
       }
-    for (index d = 0; d < d_k; ++d)
-      for (index c = 0; c < cols; ++c) {
+    for (size_type d = 0; d < d_k; ++d)
+      for (size_type c = 0; c < cols; ++c) {
         const Acc sum = state(d, c) + Acc(key[std::size_t(d)] * update[std::size_t(c)]);
         state(d, c) = fades ? settled(sum) : sum;
       }
@@ -272,7 +272,7 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
 
 template <typename Scalar>
 void recurrent(const linear_problem<Scalar>& p) {
-  for_each_head(p.key.batch, p.key.heads, p.options.execution, [&](index b, index h) { recurrent_head(p, p.head(b, h)); });
+  for_each_head(p.key.batch, p.key.heads, p.options.execution, [&](size_type b, size_type h) { recurrent_head(p, p.head(b, h)); });
 }
 
 }  // namespace detail

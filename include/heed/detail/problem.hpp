@@ -53,15 +53,15 @@ struct problem {
   bool cached = false;
 
   bool ragged() const { return query_starts.size > 0; }
-  index batch() const { return ragged() ? query_starts.size - 1 : query.batch; }
-  index num_heads() const { return query.heads; }
+  size_type batch() const { return ragged() ? query_starts.size - 1 : query.batch; }
+  size_type num_heads() const { return query.heads; }
   /// Whether a row of keys, and of values, continues with that of the next head.
   bool heads_side_by_side() const { return key.elements.head_stride == key.cols && value.elements.head_stride == value.cols; }
   /// Query heads that share one key/value head.
-  index group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
-  index n_q(index b) const { return ragged() ? query_starts[b + 1] - query_starts[b] : query.rows; }
+  size_type group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
+  size_type n_q(size_type b) const { return ragged() ? query_starts[b + 1] - query_starts[b] : query.rows; }
   /// Keys of sequence b that exist; those past them are never read.
-  index n_kv(index b) const {
+  size_type n_kv(size_type b) const {
     if (ragged()) return key_starts[b + 1] - key_starts[b];
     return terms.key_lengths ? (*terms.key_lengths)[b] : key.length(b);
   }
@@ -69,14 +69,14 @@ struct problem {
   /// calls takes its workspace at once.
   bool grows() const { return !ragged() && (cached || terms.key_lengths); }
   double scale() const {
-    return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, index{1})));
+    return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, size_type{1})));
   }
 
   /// The key that the first query of sequence b stands at.
-  index diagonal(index b) const { return options.causal == causal::top_left ? 0 : n_kv(b) - n_q(b); }
+  size_type diagonal(size_type b) const { return options.causal == causal::top_left ? 0 : n_kv(b) - n_q(b); }
   /// The visible band of sequence b: causal and window on one diagonal.
-  detail::band band(index b) const {
-    const index offset = diagonal(b);
+  detail::band band(size_type b) const {
+    const size_type offset = diagonal(b);
     detail::band visible;
     if (options.window_left >= 0) visible.low = offset - (std::min)(options.window_left, unbounded);
     if (options.window_right >= 0) visible.high = offset + (std::min)(options.window_right, unbounded);
@@ -84,9 +84,9 @@ struct problem {
     return visible;
   }
 
-  head_problem<Scalar, Stored> head(index b, index h) const {
-    const index h_kv = h / group();
-    const index entry = ragged() ? 0 : b, first_query = ragged() ? query_starts[b] : 0, first_key = ragged() ? key_starts[b] : 0;
+  head_problem<Scalar, Stored> head(size_type b, size_type h) const {
+    const size_type h_kv = h / group();
+    const size_type entry = ragged() ? 0 : b, first_query = ragged() ? query_starts[b] : 0, first_key = ragged() ? key_starts[b] : 0;
     head_problem<Scalar, Stored> one{query.head(entry, h, first_query, n_q(b)),
                                      key.head(entry, h_kv, first_key, n_kv(b)),
                                      value.head(entry, h_kv, first_key, n_kv(b)),
@@ -98,7 +98,7 @@ struct problem {
   }
 
   /// The hooks of what it returns look at this problem: it must stay where it is while they are used.
-  score_params<accumulator> score(index b, index h) const {
+  score_params<accumulator> score(size_type b, size_type h) const {
     score_params<accumulator> score;
     score.scale = accumulator(scale());
     if (terms.logit_scales) score.scale *= terms.logit_scales->values[h];
@@ -140,10 +140,10 @@ struct problem {
 
   /// The visible pairs of a block as the user's functions and dropout count them: rows of the call, or with a cache tokens of the
   /// sequence.
-  visible_block<accumulator> counted(index b, const score_block<accumulator>& block) const {
+  visible_block<accumulator> counted(size_type b, const score_block<accumulator>& block) const {
     visible_block<accumulator> visible{block, band(b)};
     if (!cached) return visible;
-    const index first_key = key.dropped ? key.dropped[b] : 0, first_query = first_key + diagonal(b);
+    const size_type first_key = key.dropped ? key.dropped[b] : 0, first_query = first_key + diagonal(b);
     visible.i_begin += first_query, visible.i_end += first_query;
     visible.j_begin += first_key, visible.j_end += first_key;
     visible.band.low -= diagonal(b), visible.band.high -= diagonal(b);
@@ -183,8 +183,8 @@ void check_options(const char* function, const attention_options& options) {
 template <typename Scalar, typename Stored>
 void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   const auto& terms = p.terms;
-  const index batch = p.query.batch, heads = p.query.heads, n_q = p.query.rows, n_kv = p.key.rows;
-  const auto check_mask = [&](const char* what, const auto& mask, index times, const char* columns, index wanted) {
+  const size_type batch = p.query.batch, heads = p.query.heads, n_q = p.query.rows, n_kv = p.key.rows;
+  const auto check_mask = [&](const char* what, const auto& mask, size_type times, const char* columns, size_type wanted) {
     check_view(function, what, mask);
     if (times == 1) check_extent(function, what, "batch", mask.batch, batch);
     if (times < 1 || batch % times != 0 || (times > 1 && mask.batch != batch / times))
@@ -213,14 +213,14 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   using Acc = accumulator_t<Scalar>;
   const Acc most = Acc(largest_score<Acc>());
   if (terms.logit_scales)
-    for (index h = 0; h < heads; ++h) {
+    for (size_type h = 0; h < heads; ++h) {
       const Acc scale = Acc(p.scale()) * terms.logit_scales->values[h];
       if (scale > most || scale < -most)
         fail_with("heed::", function, ": logit_scales: factor ", h, " is ", shown(terms.logit_scales->values[h]),
                   ", which makes the scale ", p.scale(), " more than a score may be, ", largest_score<Acc>());
     }
   if (terms.sinks)
-    for (index h = 0; h < heads; ++h) {
+    for (size_type h = 0; h < heads; ++h) {
       const Acc& sink = terms.sinks->values[h];
       if (sink > most || (sink < -most && !is_negative_infinity(sink)))
         fail_with("heed::", function, ": sinks: logit ", h, " is ", shown(sink), ", but a score's magnitude is at most ",
@@ -230,7 +230,7 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     const index_list& lengths = *terms.key_lengths;
     check_list(function, "key_lengths", lengths);
     check_equal(function, "key_lengths: entries", lengths.size, "query's batch", batch);
-    for (index b = 0; b < batch; ++b)
+    for (size_type b = 0; b < batch; ++b)
       if (lengths[b] < 0 || lengths[b] > n_kv)
         fail_with("heed::", function, ": key_lengths: entry ", b, " is ", lengths[b], ", but kv_length is ", n_kv);
   }
@@ -250,8 +250,8 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
 /// are, by far.)
 template <typename Scalar, typename Stored>
 void check_scratch(const char* function, const problem<Scalar, Stored>& p) {
-  constexpr index a_head_dim = index{1} << 16, a_result = index{1} << 9;  // bytes at most, of a worker and of a part of a row
-  const index workers = workers_of(p.options.execution);
+  constexpr size_type a_head_dim = size_type{1} << 16, a_result = size_type{1} << 9;  // bytes at most, of a worker and of a part of a row
+  const size_type workers = workers_of(p.options.execution);
   product(function, "scratch for query's head_dim, in bytes", {p.query.cols, a_head_dim, workers});
   product(function, "scratch for value's head_dim, in bytes", {p.value.cols, a_head_dim, workers});
   product(function, "scratch for parts of rows, in bytes", {p.query.batch, p.query.heads, p.query.rows, p.value.cols + 2, a_result});
@@ -279,7 +279,7 @@ problem<Scalar, Stored> make_score_problem(const char* function, const tensor_vi
     check_equal(function, "lse: batch", lse.batch, "query's batch", query.batch);
     check_equal(function, "lse: num_heads", lse.heads, "query's num_heads", query.heads);
     check_equal(function, "lse: n_q", lse.rows, "query's n_q", query.rows);
-    check_equal(function, "lse: columns", lse.cols, "one number a row:", index{1});
+    check_equal(function, "lse: columns", lse.cols, "one number a row:", size_type{1});
   }
   check_options<accumulator_t<Scalar>>(function, options);
   check_terms(function, p);

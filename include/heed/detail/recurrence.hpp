@@ -20,15 +20,15 @@ namespace detail {
 
 /// Runs work(batch entry, head) for every head, shared out among the call's threads.
 template <typename Work>
-void for_each_head(index batch, index heads, const execution& how, const Work& work) {
-  for_each_task(batch * heads, workers_of(how), how.executor, [&](index task, int) { work(task / heads, task % heads); });
+void for_each_head(size_type batch, size_type heads, const execution& how, const Work& work) {
+  for_each_task(batch * heads, workers_of(how), how.executor, [&](size_type task, int) { work(task / heads, task % heads); });
 }
 
 /// Zeros of any scalar type in memory that somebody else owns.
 template <typename Acc>
 class zeros {
  public:
-  zeros(void* memory, index count) : data_(static_cast<Acc*>(memory)), count_(count) {
+  zeros(void* memory, size_type count) : data_(static_cast<Acc*>(memory)), count_(count) {
     std::uninitialized_fill_n(data_, count_, Acc(0));
   }
   ~zeros() { std::destroy_n(data_, count_); }
@@ -37,21 +37,21 @@ class zeros {
 
  private:
   Acc* data_;
-  index count_;
+  size_type count_;
 };
 
 /// Bytes of the workspace for a call whose workers have `count` numbers each.
 template <typename Acc>
-index numbers_bytes(index batch, index heads, const execution& how, index count) {
-  return workers_of(how, batch * heads) * padded_bytes(count * index{sizeof(Acc)});
+size_type numbers_bytes(size_type batch, size_type heads, const execution& how, size_type count) {
+  return workers_of(how, batch * heads) * padded_bytes(count * size_type{sizeof(Acc)});
 }
 
 /// Runs work(batch entry, head, numbers), where the numbers are `count` zeros, for every head.
 template <typename Acc, typename Work>
-void for_each_head(index batch, index heads, const execution& how, index count, workspace& memory, const Work& work) {
+void for_each_head(size_type batch, size_type heads, const execution& how, size_type count, workspace& memory, const Work& work) {
   char* const scratch = static_cast<char*>(memory.reserve(numbers_bytes<Acc>(batch, heads, how, count)));
-  for_each_task(batch * heads, workers_of(how), how.executor, [&](index task, int worker) {
-    const zeros<Acc> numbers(scratch + worker * padded_bytes(count * index{sizeof(Acc)}), count);
+  for_each_task(batch * heads, workers_of(how), how.executor, [&](size_type task, int worker) {
+    const zeros<Acc> numbers(scratch + worker * padded_bytes(count * size_type{sizeof(Acc)}), count);
     work(task / heads, task % heads, numbers.data());
   });
 }
@@ -60,7 +60,7 @@ void for_each_head(index batch, index heads, const execution& how, index count, 
 template <typename Given, typename Wanted>
 void check_sequence(const char* function, const char* what, const tensor_view<Given>& given, const char* whose,
                     const tensor_view<Wanted>& wanted) {
-  const auto check_axis = [&](const char* axis, index extent, index other) {
+  const auto check_axis = [&](const char* axis, size_type extent, size_type other) {
     if (extent != other)
       fail_with("heed::", function, ": ", what, ": ", axis, " ", extent, " does not match ", whose, "'s ", axis, " ", other);
   };
@@ -72,8 +72,8 @@ void check_sequence(const char* function, const char* what, const tensor_view<Gi
 
 /// The sizes of a carried state, if there is one.
 template <typename Acc>
-void check_carry(const char* function, const std::optional<tensor_view<Acc>>& carry, index batch, index heads, index state_rows,
-                 const char* rows_name, index state_cols, const char* cols_name) {
+void check_carry(const char* function, const std::optional<tensor_view<Acc>>& carry, size_type batch, size_type heads, size_type state_rows,
+                 const char* rows_name, size_type state_cols, const char* cols_name) {
   if (!carry) return;
   check_view(function, "carry", *carry);
   check_equal(function, "carry: batch", carry->batch, "the call's batch", batch);
@@ -103,30 +103,30 @@ Acc settled(const Acc& x) {
   return below_normal(x) ? Acc(0) : x;
 }
 /// The recurrences in plain Eigen look for such entries once in so many tokens, and at a call's end.
-constexpr index tokens_to_settle = 16;
+constexpr size_type tokens_to_settle = 16;
 
 /// A state as a dense matrix to work on, in `numbers` that are zeros: loaded from the caller's, if there is one, and stored back at
 /// the end.
 template <typename Acc>
 class loaded_state {
  public:
-  loaded_state(Acc* numbers, const std::optional<tensor_view<Acc>>& carry, index b, index h, index state_rows, index state_cols)
+  loaded_state(Acc* numbers, const std::optional<tensor_view<Acc>>& carry, size_type b, size_type h, size_type state_rows, size_type state_cols)
       : value(numbers, state_rows, state_cols) {
     if (!carry) return;
     home_ = carry->head(b, h, 0, carry->rows);
-    for (index i = 0; i < value.rows(); ++i)
-      for (index c = 0; c < value.cols(); ++c) value(i, c) = home_(i, c);
+    for (size_type i = 0; i < value.rows(); ++i)
+      for (size_type c = 0; c < value.cols(); ++c) value(i, c) = home_(i, c);
   }
   loaded_state(const loaded_state&) = delete;
   void store() const {
     if (!home_.data) return;
-    for (index i = 0; i < value.rows(); ++i)
-      for (index c = 0; c < value.cols(); ++c) home_(i, c) = settled(value(i, c));
+    for (size_type i = 0; i < value.rows(); ++i)
+      for (size_type c = 0; c < value.cols(); ++c) home_(i, c) = settled(value(i, c));
   }
   /// After token t.
-  void settle(index t) {
+  void settle(size_type t) {
     if (t % tokens_to_settle != tokens_to_settle - 1) return;
-    for (index i = 0; i < value.size(); ++i) value.data()[i] = settled(value.data()[i]);
+    for (size_type i = 0; i < value.size(); ++i) value.data()[i] = settled(value.data()[i]);
   }
 
   Eigen::Map<rows<Acc>> value;
@@ -140,8 +140,8 @@ template <typename Acc>
 using state_row = Eigen::Array<Acc, 1, Eigen::Dynamic>;
 
 template <typename Acc, typename Scalar>
-void load_row(const tensor_view<Scalar>& from, index b, index h, index t, Eigen::Map<state_row<Acc>>& to) {
-  for (index c = 0; c < from.cols; ++c) to(c) = Acc(from(b, h, t, c));
+void load_row(const tensor_view<Scalar>& from, size_type b, size_type h, size_type t, Eigen::Map<state_row<Acc>>& to) {
+  for (size_type c = 0; c < from.cols; ++c) to(c) = Acc(from(b, h, t, c));
 }
 
 template <typename Acc>

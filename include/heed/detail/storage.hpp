@@ -22,8 +22,8 @@ struct plain_storage {
 
   /// Writes row i of `from` as row i of `to`.
   template <typename Scalar>
-  static void store_row(const matrix_view<const Scalar>& from, const matrix_view<Stored>& to, float*, index i) {
-    for (index c = 0; c < from.cols; ++c) to(i, c) = static_cast<Stored>(accumulator_t<Scalar>(from(i, c)));
+  static void store_row(const matrix_view<const Scalar>& from, const matrix_view<Stored>& to, float*, size_type i) {
+    for (size_type c = 0; c < from.cols; ++c) to(i, c) = static_cast<Stored>(accumulator_t<Scalar>(from(i, c)));
   }
 };
 
@@ -47,11 +47,11 @@ struct storage_traits<std::int8_t> {
   static constexpr bool has_scales = true;
 
   template <typename Scalar>
-  static void store_row(const matrix_view<const Scalar>& from, const matrix_view<std::int8_t>& to, float* scale, index i) {
-    const auto element = [&](index c) { return static_cast<float>(accumulator_t<Scalar>(from(i, c))); };
+  static void store_row(const matrix_view<const Scalar>& from, const matrix_view<std::int8_t>& to, float* scale, size_type i) {
+    const auto element = [&](size_type c) { return static_cast<float>(accumulator_t<Scalar>(from(i, c))); };
     float largest = 0;
     bool finite = true;
-    for (index c = 0; c < from.cols; ++c) {
+    for (size_type c = 0; c < from.cols; ++c) {
       largest = (std::max)(largest, (std::abs)(element(c)));
       finite = finite && is_finite(element(c));
     }
@@ -60,7 +60,7 @@ struct storage_traits<std::int8_t> {
     if (some && largest >= 127.5f * *scale) *scale += std::numeric_limits<float>::denorm_min();
     if (some && !is_finite(127 * *scale)) *scale = std::nextafter(*scale, 0.0f);
     // Divided, since 1 / scale overflows where the row is small.
-    for (index c = 0; c < from.cols; ++c) to(i, c) = some ? static_cast<std::int8_t>(std::lrint(element(c) / *scale)) : std::int8_t{0};
+    for (size_type c = 0; c < from.cols; ++c) to(i, c) = some ? static_cast<std::int8_t>(std::lrint(element(c) / *scale)) : std::int8_t{0};
   }
 };
 
