@@ -1,4 +1,5 @@
-// One head, n queries against n keys: the formula as matrices of Eigen, the tiled form in plain Eigen, and the kernels.
+// One head, n queries against n keys: the formula as matrices of Eigen, the tiled form in plain
+// Eigen, and the kernels.
 #include "measure.hpp"
 #include "suites.hpp"
 
@@ -15,7 +16,8 @@ namespace {
 
 using heed::size_type;
 
-/// The multiply-adds that the formula needs: two for each visible pair and dimension, Q K^T and P V.
+/// The multiply-adds that the formula needs: two for each visible pair and dimension, Q K^T and P
+/// V.
 double needed_operations(size_type n, size_type d, bool causal) {
   const double pairs = causal ? double(n) * double(n + 1) / 2 : double(n) * double(n);
   return 4 * double(d) * pairs;
@@ -24,11 +26,15 @@ double needed_operations(size_type n, size_type d, bool causal) {
 template <typename Scalar>
 struct inputs {
   inputs(size_type n, size_type d)
-      : query(random_rows<Scalar>(n, d, 1)), key(random_rows<Scalar>(n, d, 2)), value(random_rows<Scalar>(n, d, 3)), out(n, d) {}
+      : query(random_rows<Scalar>(n, d, 1)),
+        key(random_rows<Scalar>(n, d, 2)),
+        value(random_rows<Scalar>(n, d, 3)),
+        out(n, d) {}
   heed::rows<Scalar> query, key, value, out;
 };
 
-/// softmax(Q K^T / sqrt(d)) V with the n x n matrix in memory, as a careful user of Eigen writes it: one matrix, worked on in place.
+/// softmax(Q K^T / sqrt(d)) V with the n x n matrix in memory, as a careful user of Eigen writes
+/// it: one matrix, worked on in place.
 void naive(benchmark::State& state, size_type d) {
   const size_type n = length_of(state);
   inputs<float> in(n, d);
@@ -77,7 +83,9 @@ void forward(benchmark::State& state, size_type d, heed::isa target) {
     call(fresh);
   });
   heed::workspace memory;
-  measure<Scalar>(state, {needed_operations(n, d, state.range(1) != 0), options.execution.threads, target}, [&] { call(memory); });
+  measure<Scalar>(state,
+                  {needed_operations(n, d, state.range(1) != 0), options.execution.threads, target},
+                  [&] { call(memory); });
   state.SetComplexityN(n);
 }
 
@@ -85,16 +93,18 @@ using sizes = std::vector<size_type>;
 
 /// All n of one kind of call: their times are fitted to c n^2.
 template <typename Scalar>
-void add_forward(const std::string& family, size_type d, const sizes& all_n, bool causal, int threads,
-                 heed::isa target = heed::isa::automatic) {
-  auto* added = benchmark::RegisterBenchmark((family + "/" + name_of<Scalar>() + "/d:" + std::to_string(d)).c_str(),
-                                             [d, target](benchmark::State& state) { forward<Scalar>(state, d, target); });
+void add_forward(const std::string& family, size_type d, const sizes& all_n, bool causal,
+                 int threads, heed::isa target = heed::isa::automatic) {
+  auto* added = benchmark::RegisterBenchmark(
+      (family + "/" + name_of<Scalar>() + "/d:" + std::to_string(d)).c_str(),
+      [d, target](benchmark::State& state) { forward<Scalar>(state, d, target); });
   added->ArgNames({"n", "causal", "threads"})->Unit(benchmark::kMillisecond);
   for (const size_type n : all_n) added->Args({n, causal, threads});
   if (all_n.size() > 1) added->Complexity(benchmark::oNSquared);
 }
 
-void add_plain(const std::string& family, void (*run)(benchmark::State&, size_type), size_type d, const sizes& all_n) {
+void add_plain(const std::string& family, void (*run)(benchmark::State&, size_type), size_type d,
+               const sizes& all_n) {
   auto* added = benchmark::RegisterBenchmark((family + "/f32/d:" + std::to_string(d)).c_str(),
                                              [run, d](benchmark::State& state) { run(state, d); });
   added->ArgNames({"n"})->Unit(benchmark::kMillisecond)->Complexity(benchmark::oNSquared);
@@ -104,8 +114,10 @@ void add_plain(const std::string& family, void (*run)(benchmark::State&, size_ty
 }  // namespace
 
 void register_forward(bool everything) {
-  const sizes scaling = everything ? sizes{512, 1024, 2048, 4096, 8192, 16384} : sizes{512, 1024, 2048, 4096};
-  const sizes fused = everything ? sizes{512, 1024, 2048, 4096, 8192, 16384} : sizes{512, 1024, 2048, 4096, 8192};
+  const sizes scaling =
+      everything ? sizes{512, 1024, 2048, 4096, 8192, 16384} : sizes{512, 1024, 2048, 4096};
+  const sizes fused =
+      everything ? sizes{512, 1024, 2048, 4096, 8192, 16384} : sizes{512, 1024, 2048, 4096, 8192};
   const sizes one = everything ? fused : sizes{2048};
   const int cores = int(std::thread::hardware_concurrency());
 
@@ -133,7 +145,9 @@ void register_forward(bool everything) {
     const std::string family = std::string("forward_") + heed::name(target);
     for (const size_type d : {64, 128}) {
       if (target != heed::isa::avx512_bf16) add_forward<float>(family, d, one, false, 1, target);
-      if (target >= heed::isa::avx512) add_forward<Eigen::bfloat16>(family, d, one, false, 1, target);  // in which these two differ
+      if (target >= heed::isa::avx512)
+        add_forward<Eigen::bfloat16>(family, d, one, false, 1,
+                                     target);  // in which these two differ
     }
   }
 }

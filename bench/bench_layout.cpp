@@ -1,5 +1,6 @@
-// Heads side by side: queries, keys, values and outputs of [B,N,H,D], as projections leave them and caches keep them, where the rows
-// of one head are H * D numbers apart; beside the same call on [B,H,N,D], whose rows are dense.
+// Heads side by side: queries, keys, values and outputs of [B,N,H,D], as projections leave them and
+// caches keep them, where the rows of one head are H * D numbers apart; beside the same call on
+// [B,H,N,D], whose rows are dense.
 #include "measure.hpp"
 #include "suites.hpp"
 
@@ -22,12 +23,16 @@ using heed::size_type;
 template <typename Scalar>
 struct tensor {
   tensor(size_type heads, size_type n, size_type d, std::uint64_t seed)
-      : side_by_side(random_rows<Scalar>(n, heads * d, seed)), dense(heads * n, d), num_heads(heads) {
-    for (size_type h = 0; h < heads; ++h) dense.middleRows(h * n, n) = side_by_side.middleCols(h * d, d);
+      : side_by_side(random_rows<Scalar>(n, heads * d, seed)),
+        dense(heads * n, d),
+        num_heads(heads) {
+    for (size_type h = 0; h < heads; ++h)
+      dense.middleRows(h * n, n) = side_by_side.middleCols(h * d, d);
   }
   auto view(bool bnhd) {
     const size_type n = side_by_side.rows(), d = dense.cols();
-    return bnhd ? heed::bnhd(side_by_side.data(), 1, n, num_heads, d) : heed::bhnd(dense.data(), 1, num_heads, n, d);
+    return bnhd ? heed::bnhd(side_by_side.data(), 1, n, num_heads, d)
+                : heed::bhnd(dense.data(), 1, num_heads, n, d);
   }
   heed::rows<Scalar> side_by_side, dense;
   size_type num_heads;
@@ -37,8 +42,8 @@ struct shape {
   size_type heads, kv_heads, d, n_q, n_kv;
 };
 
-/// Measures call(bnhd, memory). Where `bnhd`, the counter of_dense is the time of a dense call over that of the call before it, the
-/// median of all turns.
+/// Measures call(bnhd, memory). Where `bnhd`, the counter of_dense is the time of a dense call over
+/// that of the call before it, the median of all turns.
 template <typename Scalar, typename Call>
 void measure_layout(benchmark::State& state, bool bnhd, const work& done, const Call& call) {
   report_extra_bytes(state, [&] {
@@ -62,57 +67,71 @@ void measure_layout(benchmark::State& state, bool bnhd, const work& done, const 
 
 template <typename Scalar>
 void layout(benchmark::State& state, shape sizes, bool bnhd) {
-  if (quick) sizes.n_q = (std::min)(sizes.n_q, size_type{256}), sizes.n_kv = (std::min)(sizes.n_kv, size_type{256});
+  if (quick)
+    sizes.n_q = (std::min)(sizes.n_q, size_type{256}),
+    sizes.n_kv = (std::min)(sizes.n_kv, size_type{256});
   tensor<Scalar> query(sizes.heads, sizes.n_q, sizes.d, 1), out(sizes.heads, sizes.n_q, sizes.d, 2);
-  tensor<Scalar> key(sizes.kv_heads, sizes.n_kv, sizes.d, 3), value(sizes.kv_heads, sizes.n_kv, sizes.d, 4);
+  tensor<Scalar> key(sizes.kv_heads, sizes.n_kv, sizes.d, 3),
+      value(sizes.kv_heads, sizes.n_kv, sizes.d, 4);
   heed::attention_options options;
   options.causal = state.range(0) ? heed::causal::bottom_right : heed::causal::none;
   options.execution.threads = int(state.range(1));
-  const double hidden = options.causal == heed::causal::none ? 0 : double(sizes.n_q) * double(sizes.n_q - 1) / 2;
+  const double hidden =
+      options.causal == heed::causal::none ? 0 : double(sizes.n_q) * double(sizes.n_q - 1) / 2;
   const double pairs = double(sizes.n_q) * double(sizes.n_kv) - hidden;
-  measure_layout<Scalar>(state, bnhd, {4 * double(sizes.d) * double(sizes.heads) * pairs, options.execution.threads},
-                         [&](bool side_by_side, heed::workspace& memory) {
-                           heed::multi_head_attention_into(query.view(side_by_side), key.view(side_by_side), value.view(side_by_side),
-                                                           out.view(side_by_side), {}, options, memory);
-                           benchmark::DoNotOptimize(out.dense.data());
-                         });
+  measure_layout<Scalar>(
+      state, bnhd, {4 * double(sizes.d) * double(sizes.heads) * pairs, options.execution.threads},
+      [&](bool side_by_side, heed::workspace& memory) {
+        heed::multi_head_attention_into(query.view(side_by_side), key.view(side_by_side),
+                                        value.view(side_by_side), out.view(side_by_side), {},
+                                        options, memory);
+        benchmark::DoNotOptimize(out.dense.data());
+      });
 }
 
-/// Linear attention with a gate per key dimension, or the delta rule with one per token: n tokens of `heads` heads.
+/// Linear attention with a gate per key dimension, or the delta rule with one per token: n tokens
+/// of `heads` heads.
 template <typename Scalar>
 void recurrence_layout(benchmark::State& state, shape sizes, bool bnhd, bool delta) {
   using Acc = heed::accumulator_t<Scalar>;
   if (quick) sizes.n_q = (std::min)(sizes.n_q, size_type{128});
   const size_type heads = sizes.heads, n = sizes.n_q, d = sizes.d;
-  tensor<Scalar> query(heads, n, d, 1), key(heads, n, d, 2), value(heads, n, d, 3), out(heads, n, d, 4);
+  tensor<Scalar> query(heads, n, d, 1), key(heads, n, d, 2), value(heads, n, d, 3),
+      out(heads, n, d, 4);
   tensor<Acc> gate(heads, n, delta ? 1 : d, 5), beta(heads, n, 1, 6);
   for (auto* gates : {&gate.side_by_side, &gate.dense}) *gates = gates->cwiseAbs() * Acc(-0.05);
-  for (auto* keys : {&key.side_by_side, &key.dense}) *keys = (keys->template cast<Acc>() * Acc(0.1)).template cast<Scalar>();
+  for (auto* keys : {&key.side_by_side, &key.dense})
+    *keys = (keys->template cast<Acc>() * Acc(0.1)).template cast<Scalar>();
   for (auto* betas : {&beta.side_by_side, &beta.dense}) betas->setConstant(Acc(0.5));
   const int threads = int(state.range(0));
   const double operations = recurrence_operations<Scalar>(n, d, delta) * double(heads);
-  measure_layout<Scalar>(state, bnhd, {operations, threads}, [&](bool side_by_side, heed::workspace& memory) {
-    if (delta) {
-      heed::delta_rule_options options;
-      options.execution.threads = threads;
-      heed::multi_head_delta_rule_into(query.view(side_by_side), key.view(side_by_side), value.view(side_by_side),
-                                       beta.view(side_by_side), out.view(side_by_side), options, memory,
-                                       heed::log_gate(gate.view(side_by_side)));
-    } else {
-      heed::linear_attention_options options;
-      options.execution.threads = threads;
-      heed::multi_head_linear_attention_into(query.view(side_by_side), key.view(side_by_side), value.view(side_by_side),
-                                             out.view(side_by_side), options, memory, heed::log_gate(gate.view(side_by_side)));
-    }
-    benchmark::DoNotOptimize(out.dense.data());
-  });
+  measure_layout<Scalar>(
+      state, bnhd, {operations, threads}, [&](bool side_by_side, heed::workspace& memory) {
+        if (delta) {
+          heed::delta_rule_options options;
+          options.execution.threads = threads;
+          heed::multi_head_delta_rule_into(query.view(side_by_side), key.view(side_by_side),
+                                           value.view(side_by_side), beta.view(side_by_side),
+                                           out.view(side_by_side), options, memory,
+                                           heed::log_gate(gate.view(side_by_side)));
+        } else {
+          heed::linear_attention_options options;
+          options.execution.threads = threads;
+          heed::multi_head_linear_attention_into(
+              query.view(side_by_side), key.view(side_by_side), value.view(side_by_side),
+              out.view(side_by_side), options, memory, heed::log_gate(gate.view(side_by_side)));
+        }
+        benchmark::DoNotOptimize(out.dense.data());
+      });
 }
 
 template <typename Scalar>
-void add_recurrence(const std::string& family, bool delta, size_type heads, size_type d, const std::vector<int>& threads) {
+void add_recurrence(const std::string& family, bool delta, size_type heads, size_type d,
+                    const std::vector<int>& threads) {
   for (const bool bnhd : {false, true}) {
-    const std::string name = family + "/layout:" + (bnhd ? "bnhd/" : "bhnd/") + name_of<Scalar>() + "/heads:" + std::to_string(heads) +
-                             "/d:" + std::to_string(d) + "/n:2048";
+    const std::string name = family + "/layout:" + (bnhd ? "bnhd/" : "bhnd/") + name_of<Scalar>() +
+                             "/heads:" + std::to_string(heads) + "/d:" + std::to_string(d) +
+                             "/n:2048";
     auto* added = benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
       recurrence_layout<Scalar>(state, {heads, heads, d, 2048, 2048}, bnhd, delta);
     });
@@ -122,27 +141,33 @@ void add_recurrence(const std::string& family, bool delta, size_type heads, size
 }
 
 template <typename Scalar>
-void add(const std::string& family, const shape& sizes, const std::vector<bool>& causal, const std::vector<int>& threads) {
+void add(const std::string& family, const shape& sizes, const std::vector<bool>& causal,
+         const std::vector<int>& threads) {
   for (const bool bnhd : {false, true}) {
     const std::string name = family + "/layout:" + (bnhd ? "bnhd/" : "bhnd/") + name_of<Scalar>() +
-                             "/heads:" + std::to_string(sizes.heads) + "/kv_heads:" + std::to_string(sizes.kv_heads) +
+                             "/heads:" + std::to_string(sizes.heads) +
+                             "/kv_heads:" + std::to_string(sizes.kv_heads) +
                              "/d:" + std::to_string(sizes.d) + "/n_q:" + std::to_string(sizes.n_q) +
                              "/n_kv:" + std::to_string(sizes.n_kv);
-    auto* added =
-        benchmark::RegisterBenchmark(name.c_str(), [sizes, bnhd](benchmark::State& state) { layout<Scalar>(state, sizes, bnhd); });
+    auto* added = benchmark::RegisterBenchmark(
+        name.c_str(),
+        [sizes, bnhd](benchmark::State& state) { layout<Scalar>(state, sizes, bnhd); });
     added->ArgNames({"causal", "threads"})->Unit(benchmark::kMillisecond);
     for (const int t : threads)
       for (const bool c : causal) added->Args({c, t});
   }
 }
 
-/// multi_head_self_attention of 8 heads of 64 beside its parts: the four products, and attention in the layout that is best for it.
+/// multi_head_self_attention of 8 heads of 64 beside its parts: the four products, and attention in
+/// the layout that is best for it.
 void self_attention(benchmark::State& state) {
   const size_type n = length_of(state), heads = 8, d = 64, d_model = heads * d;
   const auto x = random_rows<float>(n, d_model, 1), w_q = random_rows<float>(d_model, d_model, 2),
-             w_k = random_rows<float>(d_model, d_model, 3), w_v = random_rows<float>(d_model, d_model, 4),
+             w_k = random_rows<float>(d_model, d_model, 3),
+             w_v = random_rows<float>(d_model, d_model, 4),
              w_o = random_rows<float>(d_model, d_model, 5);
-  tensor<float> query(heads, n, d, 6), key(heads, n, d, 7), value(heads, n, d, 8), out(heads, n, d, 9);
+  tensor<float> query(heads, n, d, 6), key(heads, n, d, 7), value(heads, n, d, 8),
+      out(heads, n, d, 9);
   heed::attention_options options;
   options.execution.threads = int(state.range(1));
   heed::workspace memory;
@@ -159,7 +184,8 @@ void self_attention(benchmark::State& state) {
       [&](double seconds) {
         const auto start = std::chrono::steady_clock::now();
         const auto qkv = heed::project_qkv(x, w_q, w_k, w_v, options);
-        heed::multi_head_attention_into(query.view(false), key.view(false), value.view(false), out.view(false), {}, options, memory);
+        heed::multi_head_attention_into(query.view(false), key.view(false), value.view(false),
+                                        out.view(false), {}, options, memory);
         const auto projected = heed::project(out.side_by_side, w_o, options);
         of_parts.push_back(seconds_since(start) / seconds);
         benchmark::DoNotOptimize(projected.data());
@@ -171,7 +197,8 @@ void self_attention(benchmark::State& state) {
 }  // namespace
 
 void register_layout(bool everything) {
-  const std::vector<int> one{1}, threads = std::thread::hardware_concurrency() > 1 ? std::vector<int>{1, 2} : one;
+  const std::vector<int> one{1},
+      threads = std::thread::hardware_concurrency() > 1 ? std::vector<int>{1, 2} : one;
   const std::vector<bool> both{false, true}, full{false};
   add<float>("heads", {16, 16, 64, 2048, 2048}, both, one);
   add<float>("heads", {8, 8, 128, 2048, 2048}, both, one);

@@ -1,5 +1,5 @@
-// Linear attention and the delta rule over n: O(n); causal softmax attention of the same sizes, which is O(n^2); and the n at which
-// the one overtakes the other.
+// Linear attention and the delta rule over n: O(n); causal softmax attention of the same sizes,
+// which is O(n^2); and the n at which the one overtakes the other.
 #include "measure.hpp"
 #include "suites.hpp"
 
@@ -49,9 +49,10 @@ void linear(benchmark::State& state, gate g) {
   sequence<Scalar> in(n, d);
   heed::workspace memory;
   const auto call = [&] {
-    heed::multi_head_linear_attention_into(heed::view(in.query), heed::view(in.key), heed::view(in.value), heed::writable_view(in.out),
-                                           {}, memory, heed::when(g != gate::none, heed::log_gate(in.gates(g))),
-                                           heed::carry(in.state));
+    heed::multi_head_linear_attention_into(
+        heed::view(in.query), heed::view(in.key), heed::view(in.value), heed::writable_view(in.out),
+        {}, memory, heed::when(g != gate::none, heed::log_gate(in.gates(g))),
+        heed::carry(in.state));
     benchmark::DoNotOptimize(in.out.data());
   };
   report_extra_bytes(state, call);
@@ -65,8 +66,9 @@ void delta(benchmark::State& state, gate g) {
   sequence<Scalar> in(n, d);
   heed::workspace memory;
   const auto call = [&] {
-    heed::multi_head_delta_rule_into(heed::view(in.query), heed::view(in.key), heed::view(in.value), heed::view(in.beta),
-                                     heed::writable_view(in.out), {}, memory, heed::when(g != gate::none, heed::log_gate(in.gates(g))),
+    heed::multi_head_delta_rule_into(heed::view(in.query), heed::view(in.key), heed::view(in.value),
+                                     heed::view(in.beta), heed::writable_view(in.out), {}, memory,
+                                     heed::when(g != gate::none, heed::log_gate(in.gates(g))),
                                      heed::carry(in.state));
     benchmark::DoNotOptimize(in.out.data());
   };
@@ -90,7 +92,8 @@ void softmax(benchmark::State& state) {
   state.SetComplexityN(n);
 }
 
-/// Finds the n from which on linear attention is faster than causal softmax attention, on a grid of three sizes to a doubling.
+/// Finds the n from which on linear attention is faster than causal softmax attention, on a grid of
+/// three sizes to a doubling.
 void crossover(benchmark::State& state, gate g) {
   constexpr heed::size_type d = 64, longest = 4096;
   sequence<float> in(longest, d);
@@ -111,16 +114,19 @@ void crossover(benchmark::State& state, gate g) {
     at = 0;
     for (double size = 16; size <= double(longest); size *= std::cbrt(2.0)) {
       const heed::size_type n = heed::size_type(std::lround(size));
-      heed::tensor_view<const float> query = heed::view(in.query), key = heed::view(in.key), value = heed::view(in.value);
+      heed::tensor_view<const float> query = heed::view(in.query), key = heed::view(in.key),
+                                     value = heed::view(in.value);
       heed::tensor_view<const float> gates = in.gates(g);
       heed::tensor_view<float> out = heed::writable_view(in.out);
       query.rows = key.rows = value.rows = out.rows = n;
       if (gates.data) gates.rows = n;
       const double linear_now = best_of([&] {
-        heed::multi_head_linear_attention_into(query, key, value, out, {}, memory, heed::when(g != gate::none, heed::log_gate(gates)),
+        heed::multi_head_linear_attention_into(query, key, value, out, {}, memory,
+                                               heed::when(g != gate::none, heed::log_gate(gates)),
                                                heed::carry(in.state));
       });
-      const double softmax_now = best_of([&] { heed::multi_head_attention_into(query, key, value, out, {}, options, memory); });
+      const double softmax_now = best_of(
+          [&] { heed::multi_head_attention_into(query, key, value, out, {}, options, memory); });
       if (linear_now >= softmax_now) {
         at = 0;
       } else if (at == 0) {
@@ -136,7 +142,8 @@ void crossover(benchmark::State& state, gate g) {
 
 /// One family, over n at head_dim 64.
 template <typename Function>
-void add(const std::string& name, heed::size_type longest, benchmark::BigO growth, const Function& function) {
+void add(const std::string& name, heed::size_type longest, benchmark::BigO growth,
+         const Function& function) {
   auto* added = benchmark::RegisterBenchmark(name.c_str(), function);
   added->ArgNames({"n", "d"})->Unit(benchmark::kMicrosecond)->Complexity(growth);
   for (heed::size_type n = 16; n <= longest; n *= 4) added->Args({n, 64});
@@ -144,9 +151,12 @@ void add(const std::string& name, heed::size_type longest, benchmark::BigO growt
 
 template <typename Scalar>
 void add_gates(const std::string& suffix, heed::size_type longest) {
-  for (const auto& [g, name] : {std::pair(gate::none, "none"), std::pair(gate::token, "token"), std::pair(gate::key, "key")}) {
-    add("linear/" + suffix + "/gate:" + name, longest, benchmark::oN, [g = g](benchmark::State& state) { linear<Scalar>(state, g); });
-    add("delta/" + suffix + "/gate:" + name, longest, benchmark::oN, [g = g](benchmark::State& state) { delta<Scalar>(state, g); });
+  for (const auto& [g, name] : {std::pair(gate::none, "none"), std::pair(gate::token, "token"),
+                                std::pair(gate::key, "key")}) {
+    add("linear/" + suffix + "/gate:" + name, longest, benchmark::oN,
+        [g = g](benchmark::State& state) { linear<Scalar>(state, g); });
+    add("delta/" + suffix + "/gate:" + name, longest, benchmark::oN,
+        [g = g](benchmark::State& state) { delta<Scalar>(state, g); });
   }
 }
 
@@ -158,14 +168,17 @@ void register_linear(bool everything) {
     add_gates<double>("f64", 16384);
     add_gates<Eigen::bfloat16>("bf16", 16384);
   } else {
-    add("linear/f32/gate:token", 65536, benchmark::oN, [](benchmark::State& state) { linear<float>(state, gate::token); });
-    add("delta/f32/gate:token", 65536, benchmark::oN, [](benchmark::State& state) { delta<float>(state, gate::token); });
+    add("linear/f32/gate:token", 65536, benchmark::oN,
+        [](benchmark::State& state) { linear<float>(state, gate::token); });
+    add("delta/f32/gate:token", 65536, benchmark::oN,
+        [](benchmark::State& state) { delta<float>(state, gate::token); });
   }
-  for (const auto& [g, name] : {std::pair(gate::none, "none"), std::pair(gate::token, "token"), std::pair(gate::key, "key")})
+  for (const auto& [g, name] : {std::pair(gate::none, "none"), std::pair(gate::token, "token"),
+                                std::pair(gate::key, "key")})
     if (everything || g == gate::token)
-      benchmark::RegisterBenchmark((std::string("linear_crossover/f32/gate:") + name).c_str(), [g = g](benchmark::State& state) {
-        crossover(state, g);
-      })->Iterations(1);
+      benchmark::RegisterBenchmark((std::string("linear_crossover/f32/gate:") + name).c_str(),
+                                   [g = g](benchmark::State& state) { crossover(state, g); })
+          ->Iterations(1);
   add("linear_softmax/f32", everything ? 16384 : 4096, benchmark::oNSquared, softmax);
 }
 

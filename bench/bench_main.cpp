@@ -1,5 +1,5 @@
-// heed_bench: measures this machine, and heed on it. docs/performance.md explains the columns. --quick runs every row once, at small
-// sizes.
+// heed_bench: measures this machine, and heed on it. docs/performance.md explains the columns.
+// --quick runs every row once, at small sizes.
 #include "csv.hpp"
 #include "measure.hpp"
 #include "memory.hpp"
@@ -42,17 +42,21 @@ std::string giga(double per_second, const char* unit) {
 }
 
 void describe_machine() {
-  benchmark::AddCustomContext("heed", std::to_string(HEED_VERSION_MAJOR) + "." + std::to_string(HEED_VERSION_MINOR) + "." +
-                                          std::to_string(HEED_VERSION_PATCH) + ", " + heed::name(heed::best_isa()));
+  benchmark::AddCustomContext(
+      "heed", std::to_string(HEED_VERSION_MAJOR) + "." + std::to_string(HEED_VERSION_MINOR) + "." +
+                  std::to_string(HEED_VERSION_PATCH) + ", " + heed::name(heed::best_isa()));
   for (const heed::isa target : heed::available_isas()) {
     const std::string name = heed::name(target);
     benchmark::AddCustomContext("fma peak of a core, " + name,
-                                giga(fma_peak<float>(target), "GFLOP/s f32, ") + giga(fma_peak<double>(target), "GFLOP/s f64"));
+                                giga(fma_peak<float>(target), "GFLOP/s f32, ") +
+                                    giga(fma_peak<double>(target), "GFLOP/s f64"));
   }
-  if (has_bf16_pairs()) benchmark::AddCustomContext("vdpbf16ps peak of a core", giga(bf16_peak(), "GFLOP/s"));
+  if (has_bf16_pairs())
+    benchmark::AddCustomContext("vdpbf16ps peak of a core", giga(bf16_peak(), "GFLOP/s"));
   const std::vector<float> memory(std::size_t(64) << 20, 1.0f);
-  benchmark::AddCustomContext("read bandwidth of a core",
-                              giga(read_bandwidth(memory.data(), memory.size() * sizeof(float), 1), "GB/s"));
+  benchmark::AddCustomContext(
+      "read bandwidth of a core",
+      giga(read_bandwidth(memory.data(), memory.size() * sizeof(float), 1), "GB/s"));
 }
 
 }  // namespace
@@ -98,7 +102,9 @@ void* memalign(std::size_t alignment, std::size_t bytes) noexcept {
   bench::count(long(malloc_usable_size(p)));
   return p;
 }
-void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept { return memalign(alignment, bytes); }
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept {
+  return memalign(alignment, bytes);
+}
 int posix_memalign(void** out, std::size_t alignment, std::size_t bytes) noexcept {
   void* p = memalign(alignment, bytes);
   if (!p) return ENOMEM;
@@ -150,7 +156,8 @@ int main(int argc, char** argv) {
   bench::register_projection(everything);
   bench::register_linear(everything);
   bench::csv_reporter csv, csv_file;
-  const std::size_t rows = benchmark::RunSpecifiedBenchmarks(format == "csv" ? &csv : nullptr,
-                                                             !file.empty() && file_format == "csv" ? &csv_file : nullptr);
+  const std::size_t rows = benchmark::RunSpecifiedBenchmarks(
+      format == "csv" ? &csv : nullptr,
+      !file.empty() && file_format == "csv" ? &csv_file : nullptr);
   return rows == 0 ? 1 : 0;  // a filter that matches nothing is a mistake
 }

@@ -1,4 +1,5 @@
-// Q = X W_Q and its siblings, three square weights: on the kernels, and as Eigen multiplies in the same build.
+// Q = X W_Q and its siblings, three square weights: on the kernels, and as Eigen multiplies in the
+// same build.
 #include "measure.hpp"
 #include "suites.hpp"
 
@@ -38,7 +39,8 @@ void project(benchmark::State& state) {
 
 void project_eigen(benchmark::State& state) {
   const layer<float> in(length_of(state), state.range(1));
-  heed::rows<float> query(in.x.rows(), in.x.cols()), key(in.x.rows(), in.x.cols()), value(in.x.rows(), in.x.cols());
+  heed::rows<float> query(in.x.rows(), in.x.cols()), key(in.x.rows(), in.x.cols()),
+      value(in.x.rows(), in.x.cols());
   const auto call = [&] {
     query.noalias() = in.x * in.w_q;
     key.noalias() = in.x * in.w_k;
@@ -51,7 +53,8 @@ void project_eigen(benchmark::State& state) {
 
 template <typename Scalar>
 void add_project(bool everything) {
-  auto* added = benchmark::RegisterBenchmark((std::string("project_qkv/") + name_of<Scalar>()).c_str(), project<Scalar>);
+  auto* added = benchmark::RegisterBenchmark(
+      (std::string("project_qkv/") + name_of<Scalar>()).c_str(), project<Scalar>);
   added->ArgNames({"n", "d_model", "threads"})->Unit(benchmark::kMillisecond);
   for (int threads = 1; threads <= int(std::thread::hardware_concurrency()); threads *= 2) {
     added->Args({2048, 512, threads});

@@ -9,7 +9,8 @@ namespace {
 
 void small(benchmark::State& state) {
   const heed::size_type n = length_of(state), d = 64;
-  const auto query = random_rows<float>(n, d, 1), key = random_rows<float>(n, d, 2), value = random_rows<float>(n, d, 3);
+  const auto query = random_rows<float>(n, d, 1), key = random_rows<float>(n, d, 2),
+             value = random_rows<float>(n, d, 3);
   heed::rows<float> out(n, d);
   const auto call = [&](heed::workspace& memory) {
     heed::attention_into(query, key, value, out, {}, {}, memory);
@@ -20,7 +21,8 @@ void small(benchmark::State& state) {
     call(fresh);
   });
   heed::workspace memory;
-  const double best = measure<float>(state, {4.0 * double(d) * double(n) * double(n)}, [&] { call(memory); });
+  const double best =
+      measure<float>(state, {4.0 * double(d) * double(n) * double(n)}, [&] { call(memory); });
   state.counters["best_us"] = best * 1e6;
 }
 

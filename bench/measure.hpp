@@ -31,17 +31,19 @@ inline bool quick = false;
 
 /// How many tokens or keys a row is about, its first argument.
 inline heed::size_type length_of(const benchmark::State& state) {
-  return quick ? (std::min)(heed::size_type(state.range(0)), heed::size_type(256)) : heed::size_type(state.range(0));
+  return quick ? (std::min)(heed::size_type(state.range(0)), heed::size_type(256))
+               : heed::size_type(state.range(0));
 }
 
-/// Fills memory with numbers of mean 0 and variance 1, the same in every run (a 64-bit linear congruential generator, Knuth's
-/// constants).
+/// Fills memory with numbers of mean 0 and variance 1, the same in every run (a 64-bit linear
+/// congruential generator, Knuth's constants).
 template <typename Scalar>
 void fill(Scalar* data, heed::size_type count, std::uint64_t seed) {
   std::uint64_t state = seed;
   for (heed::size_type i = 0; i < count; ++i) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    data[i] = Scalar(float(state >> 40) * float(std::sqrt(12.0) / (1 << 24)) - float(std::sqrt(3.0)));
+    data[i] =
+        Scalar(float(state >> 40) * float(std::sqrt(12.0) / (1 << 24)) - float(std::sqrt(3.0)));
   }
 }
 
@@ -52,7 +54,8 @@ heed::rows<Scalar> random_rows(heed::size_type n, heed::size_type d, std::uint64
   return matrix;
 }
 
-/// The counter extra_bytes: memory that the call takes besides its inputs and outputs (and besides the stacks of threads).
+/// The counter extra_bytes: memory that the call takes besides its inputs and outputs (and besides
+/// the stacks of threads).
 template <typename Call>
 void report_extra_bytes(benchmark::State& state, const Call& call) {
   if (heap::counted) state.counters["extra_bytes"] = extra_bytes(call);
@@ -65,12 +68,14 @@ inline double quantile(std::vector<double>& numbers, double share) {
   return *at;
 }
 
-/// Multiply-adds of the chunk algorithm, times two: within its chunk a token meets half the others, as query and key (for the delta
-/// rule also as key and key) and as weight and value; the state is read (for the delta rule twice) and updated.
+/// Multiply-adds of the chunk algorithm, times two: within its chunk a token meets half the others,
+/// as query and key (for the delta rule also as key and key) and as weight and value; the state is
+/// read (for the delta rule twice) and updated.
 template <typename Scalar>
 double recurrence_operations(heed::size_type n, heed::size_type d, bool delta) {
   const auto kernel =
-      heed::detail::select_linear<heed::detail::kernel_scalar<Scalar>, heed::accumulator_t<Scalar>>(heed::isa::automatic);
+      heed::detail::select_linear<heed::detail::kernel_scalar<Scalar>, heed::accumulator_t<Scalar>>(
+          heed::isa::automatic);
   const double met = double(kernel.chunk() + 1) / 2, dim = double(d);
   return 2 * double(n) * (delta ? 4 * met * dim + 3 * dim * dim : 2 * met * dim + 2 * dim * dim);
 }
@@ -82,8 +87,8 @@ struct work {
   heed::isa target = heed::isa::automatic;
 };
 
-/// The fastest call in seconds. Calls too short for the clock are timed together. after(seconds a call) runs after each, off the
-/// clock.
+/// The fastest call in seconds. Calls too short for the clock are timed together. after(seconds a
+/// call) runs after each, off the clock.
 template <typename Call, typename After>
 double best_seconds(benchmark::State& state, const Call& call, const After& after) {
   const auto timed = [&](benchmark::IterationCount calls) {
@@ -101,7 +106,8 @@ double best_seconds(benchmark::State& state, const Call& call, const After& afte
   while (state.KeepRunningBatch((std::max)(calls, benchmark::IterationCount(1)))) {
     const double seconds = timed(calls);
     state.PauseTiming();
-    if (calls == batch || left == state.max_iterations) {  // else it is a rest, too short for the clock
+    if (calls == batch ||
+        left == state.max_iterations) {  // else it is a rest, too short for the clock
       best = (std::min)(best, seconds);
       after(seconds);
     }
@@ -112,10 +118,11 @@ double best_seconds(benchmark::State& state, const Call& call, const After& afte
   return best;
 }
 
-/// Runs the benchmark, sets its counters and returns the fastest call's seconds. GFLOP/s is that of the fastest call. The share of the
-/// peak compares each call with the peak right after it, for the clock of a core varies by a tenth within seconds, and is that of
-/// the best tenth of the calls: the others are those that something else on the machine disturbed. after(seconds a call) runs after
-/// each, off the clock.
+/// Runs the benchmark, sets its counters and returns the fastest call's seconds. GFLOP/s is that of
+/// the fastest call. The share of the peak compares each call with the peak right after it, for the
+/// clock of a core varies by a tenth within seconds, and is that of the best tenth of the calls:
+/// the others are those that something else on the machine disturbed. after(seconds a call) runs
+/// after each, off the clock.
 template <typename Scalar, typename Call, typename After>
 double measure(benchmark::State& state, const work& todo, const Call& call, const After& after) {
   const burst peak = fma_burst<heed::accumulator_t<Scalar>>(todo.target);

@@ -47,7 +47,8 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) inline void bf16
   constexpr int vectors = heed::detail::avx512::burst_vectors;
   __m512 sums[vectors];
   HEED_UNROLL
-  for (int i = 0; i < vectors; ++i) sums[i] = _mm512_set1_ps(float(i));  // unlike each other, or the compiler merges them
+  for (int i = 0; i < vectors; ++i)
+    sums[i] = _mm512_set1_ps(float(i));  // unlike each other, or the compiler merges them
   const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
   for (long s = 0; s < steps; ++s) {
     HEED_UNROLL
@@ -69,12 +70,13 @@ template <typename Acc>
 burst fma_burst(heed::isa target) {
   return heed::detail::with_kernels(target, [](auto set) {
     using V = typename decltype(set)::template vector<Acc>;
-    return burst{burst_of(static_cast<const V*>(nullptr)), 2.0 * heed::detail::baseline::burst_vectors * V::lanes};
+    return burst{burst_of(static_cast<const V*>(nullptr)),
+                 2.0 * heed::detail::baseline::burst_vectors * V::lanes};
   });
 }
 
-/// Operations a second that one core reaches at best: the best of many bursts, each too short (some 20 microseconds) for an
-/// interruption to hit them all.
+/// Operations a second that one core reaches at best: the best of many bursts, each too short (some
+/// 20 microseconds) for an interruption to hit them all.
 inline double best_rate(const burst& work, double seconds = 0.004) {
   constexpr long steps = 2000;
   double best = 0;
@@ -100,8 +102,9 @@ inline double bf16_peak() {
   return 0;
 }
 
-/// Bytes a second at which `threads` threads read this memory from front to back, each its own share: the best of some passes. What is
-/// measured is what the caller will read: the same pages. `bytes` should be far more than the caches hold.
+/// Bytes a second at which `threads` threads read this memory from front to back, each its own
+/// share: the best of some passes. What is measured is what the caller will read: the same pages.
+/// `bytes` should be far more than the caches hold.
 inline double read_bandwidth(const void* data, std::size_t bytes, int threads) {
   struct share {
     const float* data;
@@ -109,7 +112,8 @@ inline double read_bandwidth(const void* data, std::size_t bytes, int threads) {
     void (*read)(const float*, heed::size_type);
   };
   namespace d = heed::detail;
-  share each{static_cast<const float*>(data), heed::size_type(bytes / sizeof(float) / std::size_t(threads)) / 256 * 256,
+  share each{static_cast<const float*>(data),
+             heed::size_type(bytes / sizeof(float) / std::size_t(threads)) / 256 * 256,
              d::baseline::read_burst<d::baseline::f32>};
 #if HEED_X86
   if (heed::best_isa() == heed::isa::avx2) each.read = d::avx2::read_burst<d::avx2::f32>;

@@ -1,6 +1,7 @@
 #pragma once
 
-// The families of benchmarks, one file each. `everything`: all sizes, for a run that filters; else a selection that takes two minutes.
+// The families of benchmarks, one file each. `everything`: all sizes, for a run that filters; else
+// a selection that takes two minutes.
 
 namespace bench {
 

@@ -1,6 +1,7 @@
-// Why decoders keep a cache of keys and values. Without it, each new token needs the keys and values of all tokens before it again,
-// and with more than one layer their attention too: O(n^2). With it, a token projects itself, appends, and attends once: O(n). What it
-// costs is memory; grouped-query, multi-query and latent attention are ways to pay less of it.
+// Why decoders keep a cache of keys and values. Without it, each new token needs the keys and
+// values of all tokens before it again, and with more than one layer their attention too: O(n^2).
+// With it, a token projects itself, appends, and attends once: O(n). What it costs is memory;
+// grouped-query, multi-query and latent attention are ways to pay less of it.
 
 #include <heed/heed.hpp>
 
@@ -33,7 +34,8 @@ double time_of(const Call& call, int runs) {
   for (int run = 0; run < runs; ++run) {
     const auto start = std::chrono::steady_clock::now();
     call();
-    best = (std::min)(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    best = (std::min)(
+        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   return best;
 }
@@ -55,17 +57,22 @@ heed::attention_options causal() {
 /// The newest token of x, everything before it computed anew.
 matrix without_cache(const layer& w, const matrix& x) {
   const auto p = heed::project_qkv(x, w.w_q, w.w_k, w.w_v);
-  return heed::packed_multi_head_attention(p.query, p.key, p.value, {num_heads, num_kv_heads}, causal()).bottomRows(1);
+  return heed::packed_multi_head_attention(p.query, p.key, p.value, {num_heads, num_kv_heads},
+                                           causal())
+      .bottomRows(1);
 }
 
 /// Appends tokens to the cache and attends to all that it holds.
 template <typename Stored>
-matrix with_cache(const layer& w, const matrix& x, heed::kv_cache<Stored>& cache, heed::workspace& memory) {
+matrix with_cache(const layer& w, const matrix& x, heed::kv_cache<Stored>& cache,
+                  heed::workspace& memory) {
   const auto p = heed::project_qkv(x, w.w_q, w.w_k, w.w_v);
-  cache.append(heed::split_heads(heed::view(p.key), num_kv_heads), heed::split_heads(heed::view(p.value), num_kv_heads));
+  cache.append(heed::split_heads(heed::view(p.key), num_kv_heads),
+               heed::split_heads(heed::view(p.value), num_kv_heads));
   matrix out(x.rows(), num_heads * head_dim);
   heed::cached_attention_into(heed::split_heads(heed::view(p.query), num_heads), cache,
-                              heed::split_heads(heed::writable_view(out), num_heads), {}, causal(), memory);
+                              heed::split_heads(heed::writable_view(out), num_heads), {}, causal(),
+                              memory);
   return out;
 }
 
@@ -73,7 +80,10 @@ matrix with_cache(const layer& w, const matrix& x, heed::kv_cache<Stored>& cache
 template <typename Stored>
 struct decoder {
   decoder(const layer& weights, const matrix& x)
-      : w(weights), before(x.rows() - 1), newest(x.bottomRows(1)), cache(1, num_kv_heads, head_dim, head_dim, x.rows()) {
+      : w(weights),
+        before(x.rows() - 1),
+        newest(x.bottomRows(1)),
+        cache(1, num_kv_heads, head_dim, head_dim, x.rows()) {
     with_cache(w, x.topRows(before), cache, memory);
   }
   /// The newest token; taking it back first makes the step repeatable.
@@ -88,11 +98,14 @@ struct decoder {
   heed::workspace memory;
 };
 
-double difference(const matrix& a, const matrix& b) { return double((a - b).cwiseAbs().maxCoeff()); }
+double difference(const matrix& a, const matrix& b) {
+  return double((a - b).cwiseAbs().maxCoeff());
+}
 
 /// The time of a token with the cache and without, over n. The largest difference between the two.
 double costs(const layer& w, size_type longest, std::vector<support::point>& points) {
-  support::table table({"tokens before", "with the cache", "growth", "without", "growth", "without / with"});
+  support::table table(
+      {"tokens before", "with the cache", "growth", "without", "growth", "without / with"});
   int steps = 0;
   for (size_type n = 256; n <= longest; n *= 2) ++steps;
   support::progress progress(steps);
@@ -105,9 +118,12 @@ double costs(const layer& w, size_type longest, std::vector<support::point>& poi
     const double with = time_of([&] { cached.step(); }, 20),
                  without = time_of([&] { direct = without_cache(w, x); }, n > 2048 ? 2 : 3);
     largest = (std::max)(largest, difference(cached.out, direct));
-    const auto growth = [](double now, double last) { return last > 0 ? "x " + fixed(now / last, 1) : std::string(); };
-    table.add({std::to_string(n), support::seconds(with), growth(with, last_with), support::seconds(without),
-               growth(without, last_without), fixed(without / with, 0) + " x"});
+    const auto growth = [](double now, double last) {
+      return last > 0 ? "x " + fixed(now / last, 1) : std::string();
+    };
+    table.add({std::to_string(n), support::seconds(with), growth(with, last_with),
+               support::seconds(without), growth(without, last_without),
+               fixed(without / with, 0) + " x"});
     last_with = with, last_without = without;
     points.push_back({"with a cache", n, with, 0});
     points.push_back({"without", n, without, 0});
@@ -119,14 +135,16 @@ double costs(const layer& w, size_type longest, std::vector<support::point>& poi
 
 /// One line of the table of stored types. The largest difference from a cache of float.
 template <typename Stored>
-double stored_as(const char* name, const layer& w, const matrix& x, const matrix& exact, size_type scale_bytes, support::table& table,
-                 bool& right) {
+double stored_as(const char* name, const layer& w, const matrix& x, const matrix& exact,
+                 size_type scale_bytes, support::table& table, bool& right) {
   decoder<Stored> cached(w, x);
   const double time = time_of([&] { cached.step(); }, 20), error = difference(cached.out, exact);
-  const size_type expected = heed::kv_cache_bytes(1, num_kv_heads, head_dim, x.rows(), sizeof(Stored)) +
-                         heed::kv_cache_bytes(1, num_kv_heads, 1, x.rows(), scale_bytes);
+  const size_type expected =
+      heed::kv_cache_bytes(1, num_kv_heads, head_dim, x.rows(), sizeof(Stored)) +
+      heed::kv_cache_bytes(1, num_kv_heads, 1, x.rows(), scale_bytes);
   right = right && cached.cache.bytes() == expected;
-  table.add({name, bytes(double(cached.cache.bytes())), support::seconds(time), support::scientific(error)});
+  table.add({name, bytes(double(cached.cache.bytes())), support::seconds(time),
+             support::scientific(error)});
   return error;
 }
 
@@ -139,24 +157,39 @@ struct model {
 };
 
 void models() {
-  const auto heads = [](const char* name, const char* kind, size_type layers, size_type q, size_type kv, size_type dim) {
-    return model{name, kind, layers, q, kv, dim, heed::kv_cache_bytes(1, kv, dim, 1, 1), heed::kv_cache_bytes(1, q, dim, 1, 1)};
+  const auto heads = [](const char* name, const char* kind, size_type layers, size_type q,
+                        size_type kv, size_type dim) {
+    return model{name,
+                 kind,
+                 layers,
+                 q,
+                 kv,
+                 dim,
+                 heed::kv_cache_bytes(1, kv, dim, 1, 1),
+                 heed::kv_cache_bytes(1, q, dim, 1, 1)};
   };
-  // Latent attention caches one vector of 512 numbers and one rotated key of 64 for all heads; its heads have keys of 192 and values
-  // of 128.
+  // Latent attention caches one vector of 512 numbers and one rotated key of 64 for all heads; its
+  // heads have keys of 192 and values of 128.
   const auto latent = [](const char* name, size_type layers) {
     return model{name, "latent", layers, 128, 1, 576, 512 + 64, 128 * (192 + 128)};
   };
-  support::table table({"model", "kind", "layers", "heads", "kv heads", "head_dim", "a token", "8K", "128K", "of multi-head"});
-  for (const model& m : {heads("GPT-2", "multi-head", 12, 12, 12, 64), heads("GPT-3 175B", "multi-head", 96, 96, 96, 128),
-                         heads("Llama 2 7B", "multi-head", 32, 32, 32, 128), heads("SmolLM2 135M", "grouped", 30, 9, 3, 64),
-                         heads("Qwen2.5 7B", "grouped", 28, 28, 4, 128), heads("Llama 3.1 8B", "grouped", 32, 32, 8, 128),
-                         heads("Llama 3.1 70B", "grouped", 80, 64, 8, 128), heads("Llama 3.1 405B", "grouped", 126, 128, 8, 128),
-                         heads("Gemma 2B", "multi-query", 18, 8, 1, 256), heads("Falcon 7B", "multi-query", 32, 71, 1, 64),
+  support::table table({"model", "kind", "layers", "heads", "kv heads", "head_dim", "a token", "8K",
+                        "128K", "of multi-head"});
+  for (const model& m : {heads("GPT-2", "multi-head", 12, 12, 12, 64),
+                         heads("GPT-3 175B", "multi-head", 96, 96, 96, 128),
+                         heads("Llama 2 7B", "multi-head", 32, 32, 32, 128),
+                         heads("SmolLM2 135M", "grouped", 30, 9, 3, 64),
+                         heads("Qwen2.5 7B", "grouped", 28, 28, 4, 128),
+                         heads("Llama 3.1 8B", "grouped", 32, 32, 8, 128),
+                         heads("Llama 3.1 70B", "grouped", 80, 64, 8, 128),
+                         heads("Llama 3.1 405B", "grouped", 126, 128, 8, 128),
+                         heads("Gemma 2B", "multi-query", 18, 8, 1, 256),
+                         heads("Falcon 7B", "multi-query", 32, 71, 1, 64),
                          latent("DeepSeek-V2", 60), latent("DeepSeek-V3", 61)}) {
     const double token = double(m.layers * m.elements) * sizeof(Eigen::bfloat16);
-    table.add({m.name, m.kind, std::to_string(m.layers), std::to_string(m.heads), std::to_string(m.kv_heads),
-               std::to_string(m.head_dim), bytes(token), bytes(token * 8192), bytes(token * 131072),
+    table.add({m.name, m.kind, std::to_string(m.layers), std::to_string(m.heads),
+               std::to_string(m.kv_heads), std::to_string(m.head_dim), bytes(token),
+               bytes(token * 8192), bytes(token * 131072),
                fixed(100 * double(m.elements) / double(m.multi_head_elements), 1) + " %"});
   }
   table.print(std::cout);
@@ -168,22 +201,24 @@ int main(int argc, char** argv) {
   using heed::size_type;  // not the one of <strings.h>
   bool quick = false;
   std::string json;
-  support::command_line command("04_kv_cache",
-                                "what a token costs with a cache of keys and values and without, and what the cache weighs");
+  support::command_line command(
+      "04_kv_cache",
+      "what a token costs with a cache of keys and values and without, and what the cache weighs");
   command.flag("--quick", "fewer tokens", quick);
   command.option("--json", "FILE", "write the times for bench/plot.py --filter .", json);
   if (const auto status = command.parse(argc, argv)) return *status;
 
   const layer w;
-  std::cout << "\nOne more token through a layer: d_model " << d_model << ", " << num_heads << " heads, " << num_kv_heads
-            << " key/value heads of " << head_dim << ".\n\n";
+  std::cout << "\nOne more token through a layer: d_model " << d_model << ", " << num_heads
+            << " heads, " << num_kv_heads << " key/value heads of " << head_dim << ".\n\n";
   std::vector<support::point> points;
   const double largest = costs(w, quick ? 1024 : 8192, points);
   if (!json.empty() && !support::write_points(json, points)) {
     std::cerr << "04_kv_cache: cannot write the file that --json names\n";
     return 1;
   }
-  std::cout << "\nA doubling doubles the attention with the cache and quadruples it without; the projections, the same for every n "
+  std::cout << "\nA doubling doubles the attention with the cache and quadruples it without; the "
+               "projections, the same for every n "
                "with the\n"
                "cache, are what small n pays. Largest difference between the two: "
             << support::scientific(largest) << ".\n";
@@ -192,20 +227,24 @@ int main(int argc, char** argv) {
   decoder<float> exact(w, x);
   exact.step();
   bool right = true;
-  support::table stored({"stored as", "bytes of " + std::to_string(x.rows()) + " tokens", "a token", "error"});
+  support::table stored(
+      {"stored as", "bytes of " + std::to_string(x.rows()) + " tokens", "a token", "error"});
   stored_as<float>("float", w, x, exact.out, 0, stored, right);
   const double half = stored_as<Eigen::half>("half", w, x, exact.out, 0, stored, right);
   const double bfloat16 = stored_as<Eigen::bfloat16>("bfloat16", w, x, exact.out, 0, stored, right);
-  const double int8 = stored_as<std::int8_t>("int8, a scale a row", w, x, exact.out, sizeof(float), stored, right);
+  const double int8 =
+      stored_as<std::int8_t>("int8, a scale a row", w, x, exact.out, sizeof(float), stored, right);
   std::cout << "\n";
   stored.print(std::cout);
-  std::cout
-      << "\nCaches of published models, bfloat16, one sequence; the last column compares with a key and a value for every head.\n\n";
+  std::cout << "\nCaches of published models, bfloat16, one sequence; the last column compares "
+               "with a key and a value for every head.\n\n";
   models();
 
-  // Values here are below 2. Stored, one is off by at most 2^-11 of itself as half, 2^-8 as bfloat16 and, half a step, 2^-8 of the
-  // row's largest as int8; scores are below 1, so the rounding of keys adds no more than that again.
-  right = right && largest < 1e-4 && half < 4 * 0x1p-11 && bfloat16 < 4 * 0x1p-8 && int8 < 4 * 0x1p-8;
+  // Values here are below 2. Stored, one is off by at most 2^-11 of itself as half, 2^-8 as
+  // bfloat16 and, half a step, 2^-8 of the row's largest as int8; scores are below 1, so the
+  // rounding of keys adds no more than that again.
+  right =
+      right && largest < 1e-4 && half < 4 * 0x1p-11 && bfloat16 < 4 * 0x1p-8 && int8 < 4 * 0x1p-8;
   if (!right) std::cout << "\nBUT a result or a size here is not what this page says.\n";
   return right ? 0 : 1;
 }

@@ -1,5 +1,6 @@
-// Finding out what heads do. Three heads with known habits - one that rests on the first token, one that looks at the token before, one that
-// looks for what came after the last time - are made by hand; the weight statistics find each without the n x n matrix.
+// Finding out what heads do. Three heads with known habits - one that rests on the first token, one
+// that looks at the token before, one that looks for what came after the last time - are made by
+// hand; the weight statistics find each without the n x n matrix.
 
 #include <heed/heed.hpp>
 
@@ -26,7 +27,8 @@ struct habits {
   double entropy = 0, first_mass = 0, previous = 0, induction = 0;
 };
 
-habits look_at(const head& h, const std::vector<int>& tokens, const heed::attention_options& options) {
+habits look_at(const head& h, const std::vector<int>& tokens,
+               const heed::attention_options& options) {
   const auto lse = heed::attention_with_lse(h.query, h.key, h.key, options).lse;
   const size_type n = h.query.rows();
   habits found;
@@ -36,7 +38,8 @@ habits look_at(const head& h, const std::vector<int>& tokens, const heed::attent
   size_type repeats = 0;
   for (size_type i = 1; i < n; ++i) {
     if (top.keys(i, 0) == i - 1) found.previous += 1.0 / double(n - 1);
-    for (size_type j = i - 1; j > 0; --j)  // the token that came after the last time this token was seen
+    for (size_type j = i - 1; j > 0;
+         --j)  // the token that came after the last time this token was seen
       if (tokens[std::size_t(j - 1)] == tokens[std::size_t(i)]) {
         ++repeats;
         if (top.keys(i, 0) == j) found.induction += 1;
@@ -52,7 +55,9 @@ habits look_at(const head& h, const std::vector<int>& tokens, const heed::attent
 int main(int argc, char** argv) {
   using heed::size_type;  // not the one of <strings.h>
   bool quick = false;
-  support::command_line command("09_debugging_attention", "finds an attention sink, a previous-token head and an induction head by their weights");
+  support::command_line command(
+      "09_debugging_attention",
+      "finds an attention sink, a previous-token head and an induction head by their weights");
   command.flag("--quick", "the same: this example takes no time", quick);
   if (const auto status = command.parse(argc, argv)) return *status;
 
@@ -73,11 +78,13 @@ int main(int argc, char** argv) {
   heads[2].name = "induction";
   heads[3].name = "none (random)";
   for (size_type i = 0; i < n; ++i) {
-    heads[0].query.row(i) = one_hot(0, 8);  // every query matches the mark that the first key alone carries
+    heads[0].query.row(i) =
+        one_hot(0, 8);  // every query matches the mark that the first key alone carries
     if (i == 0) heads[0].key.row(i) = one_hot(0, 8);
     heads[1].query.row(i) = one_hot(i + d - 1, 8);  // matches the position before its own
     heads[1].key.row(i) = one_hot(i, 8);
-    heads[2].query.row(i) = one_hot(tokens[std::size_t(i)], 8);  // matches a key whose previous token is its own token
+    heads[2].query.row(i) =
+        one_hot(tokens[std::size_t(i)], 8);  // matches a key whose previous token is its own token
     if (i > 0) heads[2].key.row(i) = one_hot(tokens[std::size_t(i - 1)], 8);
   }
   heads[3].query.setRandom();
@@ -85,20 +92,23 @@ int main(int argc, char** argv) {
 
   heed::attention_options options;
   options.causal = heed::causal::bottom_right;
-  std::cout << "\nA phrase of " << phrase << " tokens, twice. For each head: the mean entropy of its rows (nats), the share of all weight that the first\n"
-               "token receives, how often the heaviest key is the token before, and, where a token came before, how often it is the one\n"
+  std::cout << "\nA phrase of " << phrase
+            << " tokens, twice. For each head: the mean entropy of its rows (nats), the share of "
+               "all weight that the first\n"
+               "token receives, how often the heaviest key is the token before, and, where a token "
+               "came before, how often it is the one\n"
                "that followed it then.\n\n";
   support::table table({"head", "entropy", "on the first", "previous", "induction", "verdict"});
   bool right = true;
   for (std::size_t h = 0; h < heads.size(); ++h) {
     const habits found = look_at(heads[h], tokens, options);
-    const std::string verdict = found.induction > 0.9  ? "induction"
-                                : found.previous > 0.9 ? "previous token"
+    const std::string verdict = found.induction > 0.9    ? "induction"
+                                : found.previous > 0.9   ? "previous token"
                                 : found.first_mass > 0.5 ? "sink"
                                                          : "none (random)";
     right = right && verdict == heads[h].name;
-    table.add({heads[h].name, support::fixed(found.entropy, 2), support::fixed(found.first_mass, 2), support::fixed(found.previous, 2),
-               support::fixed(found.induction, 2), verdict});
+    table.add({heads[h].name, support::fixed(found.entropy, 2), support::fixed(found.first_mass, 2),
+               support::fixed(found.previous, 2), support::fixed(found.induction, 2), verdict});
   }
   table.print(std::cout);
   if (!right) std::cout << "\nA verdict is not what the head was made to be.\n";

@@ -1,6 +1,6 @@
-// heed_conformance [--target ISA] DIR...: runs every JSON case under the folders and says what fails, and what the library cannot do
-// yet; on one instruction set, or on what is automatic.
-// Exit status 0: at least one case of every folder was run, and none failed.
+// heed_conformance [--target ISA] DIR...: runs every JSON case under the folders and says what
+// fails, and what the library cannot do yet; on one instruction set, or on what is automatic. Exit
+// status 0: at least one case of every folder was run, and none failed.
 
 #include "conformance/ops.hpp"
 
@@ -36,14 +36,16 @@ std::vector<std::filesystem::path> cases_under(const std::filesystem::path& path
   std::vector<std::filesystem::path> files;
   if (std::filesystem::is_directory(path)) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(path))
-      if (entry.is_regular_file() && entry.path().extension() == ".json") files.push_back(entry.path());
+      if (entry.is_regular_file() && entry.path().extension() == ".json")
+        files.push_back(entry.path());
     std::sort(files.begin(), files.end());
   } else if (std::filesystem::is_regular_file(path)) {
     files.push_back(path);
   } else {
     throw std::runtime_error(path.string() + ": no such file or folder");
   }
-  if (files.empty()) throw std::runtime_error(path.string() + ": there is no case (*.json) in this folder");
+  if (files.empty())
+    throw std::runtime_error(path.string() + ": there is no case (*.json) in this folder");
   return files;
 }
 
@@ -72,8 +74,10 @@ void run_case(const std::filesystem::path& file, tally& count) {
     if (op == ops.end()) throw conformance::unsupported("op " + c.op);
     op->second(c, failed);
     missing = not_compared(c);
-    // There is no gradient in the library yet. Of any other op, an output that is compared with nothing is a fault of this program.
-    if (c.op != "gradient" && !missing.empty()) failed.push_back("nothing is compared with its " + missing);
+    // There is no gradient in the library yet. Of any other op, an output that is compared with
+    // nothing is a fault of this program.
+    if (c.op != "gradient" && !missing.empty())
+      failed.push_back("nothing is compared with its " + missing);
   } catch (const conformance::unsupported& what) {
     std::cout << "skip " << file.string() << ": not supported yet: " << what.what() << '\n';
     ++count.skipped;
@@ -85,7 +89,8 @@ void run_case(const std::filesystem::path& file, tally& count) {
   }
   if (failed.empty()) {
     ++(missing.empty() ? count.passed : count.in_part);
-    if (!missing.empty()) std::cout << "in part " << file.string() << ": not supported yet: " << missing << '\n';
+    if (!missing.empty())
+      std::cout << "in part " << file.string() << ": not supported yet: " << missing << '\n';
     return;
   }
   ++count.failed;
@@ -105,7 +110,8 @@ heed::isa target_of(const std::string& name) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::cerr << "usage: heed_conformance [--target ISA] DIR...\nRuns every JSON case under the folders.\n";
+    std::cerr << "usage: heed_conformance [--target ISA] DIR...\nRuns every JSON case under the "
+                 "folders.\n";
     return 1;
   }
   try {
@@ -118,9 +124,12 @@ int main(int argc, char** argv) {
     for (int n = first; n < argc; ++n) {
       tally count;
       for (const std::filesystem::path& file : cases_under(argv[n])) run_case(file, count);
-      std::cout << argv[n] << ": " << count.passed << " passed, " << count.in_part << " passed in part, " << count.failed
-                << " failed, " << count.skipped << " skipped\n";
-      if (count.run() == 0) std::cout << "FAIL " << argv[n] << ": every case was skipped, so this folder tests nothing\n";
+      std::cout << argv[n] << ": " << count.passed << " passed, " << count.in_part
+                << " passed in part, " << count.failed << " failed, " << count.skipped
+                << " skipped\n";
+      if (count.run() == 0)
+        std::cout << "FAIL " << argv[n]
+                  << ": every case was skipped, so this folder tests nothing\n";
       good = good && count.failed == 0 && count.run() > 0;
     }
     return good ? 0 : 1;

@@ -1,5 +1,5 @@
-// The promise of every call that writes into the caller's memory: it allocates nothing once its workspace has grown; and what
-// …_workspace_bytes says of it: all that it takes.
+// The promise of every call that writes into the caller's memory: it allocates nothing once its
+// workspace has grown; and what …_workspace_bytes says of it: all that it takes.
 
 #include "support/allocations_of.hpp"
 
@@ -76,7 +76,8 @@ standing_executor two_workers;
 /// call(options, memory) on one worker and on two: nothing is allocated the second time.
 template <typename Options, typename Call>
 void check_call(Options options, const Call& call) {
-  for (heed::executor* const executor : {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&two_workers)}) {
+  for (heed::executor* const executor :
+       {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&two_workers)}) {
     CAPTURE(executor != nullptr);
     options.execution.executor = executor;
     heed::workspace memory;
@@ -86,7 +87,8 @@ void check_call(Options options, const Call& call) {
     CHECK(memory.capacity() == grown);
   }
 }
-/// The same, and bytes(options) are what an empty workspace grows to; one that has them does not grow.
+/// The same, and bytes(options) are what an empty workspace grows to; one that has them does not
+/// grow.
 template <typename Options, typename Call, typename Bytes>
 void check_call(Options options, const Call& call, const Bytes& bytes) {
   check_call(options, [&](const Options& on, heed::workspace& memory) {
@@ -103,14 +105,15 @@ void check_call(Options options, const Call& call, const Bytes& bytes) {
 }
 
 template <typename Scalar>
-heed::tensor_view<Scalar> split(const heed::tensor_view<Scalar>& packed, heed::size_type heads, heed::size_type batch = 1) {
+heed::tensor_view<Scalar> split(const heed::tensor_view<Scalar>& packed, heed::size_type heads,
+                                heed::size_type batch = 1) {
   return heed::split_heads(packed, heads, batch);
 }
 
-const auto slower = [](float score, heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return score - 0.01f * float(i - j); };
-const auto slower_double = [](double score, heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) {
-  return score - 0.01 * double(i - j);
-};
+const auto slower = [](float score, heed::size_type, heed::size_type, heed::size_type i,
+                       heed::size_type j) { return score - 0.01f * float(i - j); };
+const auto slower_double = [](double score, heed::size_type, heed::size_type, heed::size_type i,
+                              heed::size_type j) { return score - 0.01 * double(i - j); };
 template <typename Scalar>
 const auto& slower_for() {
   if constexpr (std::is_same<Scalar, double>::value) {
@@ -119,12 +122,15 @@ const auto& slower_for() {
     return slower;
   }
 }
-const auto odd = [](heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return (i + j) % 3 != 0; };
+const auto odd = [](heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) {
+  return (i + j) % 3 != 0;
+};
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention on tensors allocates nothing once its workspace has grown, whatever its terms", "", float, double,
-                   Eigen::bfloat16, Eigen::half) {
+TEMPLATE_TEST_CASE(
+    "attention on tensors allocates nothing once its workspace has grown, whatever its terms", "",
+    float, double, Eigen::bfloat16, Eigen::half) {
   using Acc = heed::accumulator_t<TestType>;
   const heed::size_type batch = 2, heads = 4, kv_heads = 2, d_k = 24, d_v = 16;
   for (const heed::size_type n_kv : {40, 2100})
@@ -136,55 +142,71 @@ TEMPLATE_TEST_CASE("attention on tensors allocates nothing once its workspace ha
       heed::row_vector<Acc> lse(batch * heads * n_q);
       const auto bias = testing::random_rows<Acc>(n_q, n_kv, 4);
       const auto keep = testing::random_mask(n_q, n_kv, 5);
-      const std::vector<std::uint8_t> bytes(std::size_t(n_q * n_kv), 1), bits(std::size_t(n_q * ((n_kv + 7) / 8)), 0xb5);
-      const heed::row_vector<Acc> slopes = heed::alibi_slopes<Acc>(heads), ones = heed::row_vector<Acc>::Constant(heads, Acc(1));
+      const std::vector<std::uint8_t> bytes(std::size_t(n_q * n_kv), 1),
+          bits(std::size_t(n_q * ((n_kv + 7) / 8)), 0xb5);
+      const heed::row_vector<Acc> slopes = heed::alibi_slopes<Acc>(heads),
+                                  ones = heed::row_vector<Acc>::Constant(heads, Acc(1));
       const std::vector<heed::size_type> lengths{n_kv / 2, n_kv};
       const heed::block_mask blocks = heed::block_mask::of(odd, 1, 1, n_q, n_kv, 16, 64);
       for (const std::string form :
-           {"dense", "side by side", "lse", "causal", "window", "softcap", "keep", "keep bytes", "keep_bits", "bias", "alibi", "sinks",
-            "logit_scales", "key_lengths", "blocks", "score_function", "mask_function", "dropout"}) {
+           {"dense", "side by side", "lse", "causal", "window", "softcap", "keep", "keep bytes",
+            "keep_bits", "bias", "alibi", "sinks", "logit_scales", "key_lengths", "blocks",
+            "score_function", "mask_function", "dropout"}) {
         CAPTURE(n_q, n_kv, form);
         const auto is = [&](const char* name) { return form == name; };
         heed::attention_options options;
         if (is("causal")) options.causal = heed::causal::bottom_right;
         if (is("window")) options.window_left = 20, options.window_right = 3;
         if (is("softcap")) options.softcap = 5;
-        const auto dense = [&](const auto& m, heed::size_type h, heed::size_type n, heed::size_type d) {
-          return is("dense") ? heed::bhnd(m.data(), batch, h, n, d) : heed::bnhd(m.data(), batch, n, h, d);
+        const auto dense = [&](const auto& m, heed::size_type h, heed::size_type n,
+                               heed::size_type d) {
+          return is("dense") ? heed::bhnd(m.data(), batch, h, n, d)
+                             : heed::bnhd(m.data(), batch, n, h, d);
         };
         const auto with_terms = [&](const auto& call) {
-          return call(heed::when(is("keep"), heed::keep(keep)), heed::when(is("bias"), heed::bias(bias)),
-                      heed::when(is("keep_bits"), heed::keep_bits(heed::bhnd(bits.data(), 1, 1, n_q, (n_kv + 7) / 8), n_kv)),
-                      heed::when(is("alibi"), heed::alibi(slopes)), heed::when(is("sinks"), heed::sinks(ones)),
-                      heed::when(is("logit_scales"), heed::logit_scales(ones)),
-                      heed::when(is("key_lengths"), heed::key_lengths(lengths)), heed::when(is("blocks"), heed::blocks(blocks)),
-                      heed::when(is("score_function"), heed::score_function(slower_for<TestType>())),
-                      heed::when(is("mask_function"), heed::mask_function(odd)), heed::when(is("dropout"), heed::dropout(0.3, 7)));
+          return call(
+              heed::when(is("keep"), heed::keep(keep)), heed::when(is("bias"), heed::bias(bias)),
+              heed::when(is("keep_bits"),
+                         heed::keep_bits(heed::bhnd(bits.data(), 1, 1, n_q, (n_kv + 7) / 8), n_kv)),
+              heed::when(is("alibi"), heed::alibi(slopes)),
+              heed::when(is("sinks"), heed::sinks(ones)),
+              heed::when(is("logit_scales"), heed::logit_scales(ones)),
+              heed::when(is("key_lengths"), heed::key_lengths(lengths)),
+              heed::when(is("blocks"), heed::blocks(blocks)),
+              heed::when(is("score_function"), heed::score_function(slower_for<TestType>())),
+              heed::when(is("mask_function"), heed::mask_function(odd)),
+              heed::when(is("dropout"), heed::dropout(0.3, 7)));
         };
         const auto q = dense(query, heads, n_q, d_k);
         const auto k = dense(key, kv_heads, n_kv, d_k);
         const auto v = dense(value, kv_heads, n_kv, d_v);
         const heed::tensor_view<TestType> o = heed::bnhd(out.data(), batch, n_q, heads, d_v);
-        const auto l = is("lse") ? heed::bhnd(lse.data(), batch, heads, n_q, 1) : heed::tensor_view<Acc>{};
+        const auto l =
+            is("lse") ? heed::bhnd(lse.data(), batch, heads, n_q, 1) : heed::tensor_view<Acc>{};
         check_call(
             options,
             [&](const auto& on, heed::workspace& memory) {
-              with_terms([&](const auto&... terms) { heed::multi_head_attention_into(q, k, v, o, l, on, memory, terms...); });
+              with_terms([&](const auto&... terms) {
+                heed::multi_head_attention_into(q, k, v, o, l, on, memory, terms...);
+              });
             },
             [&](const auto& on) {
-              return with_terms(
-                  [&](const auto&... terms) { return heed::multi_head_attention_workspace_bytes(q, k, v, on, terms...); });
+              return with_terms([&](const auto&... terms) {
+                return heed::multi_head_attention_workspace_bytes(q, k, v, on, terms...);
+              });
             });
         if (is("keep bytes"))
           check_call(options, [&](const auto& on, heed::workspace& memory) {
-            heed::multi_head_attention_into(q, k, v, o, {}, on, memory, heed::keep(heed::bhnd(bytes.data(), 1, 1, n_q, n_kv)));
+            heed::multi_head_attention_into(q, k, v, o, {}, on, memory,
+                                            heed::keep(heed::bhnd(bytes.data(), 1, 1, n_q, n_kv)));
           });
       }
     }
 }
 
-TEMPLATE_TEST_CASE("attention_into takes the bytes that attention_workspace_bytes says, on every instruction set", "", float, double,
-                   Eigen::bfloat16, Eigen::half) {
+TEMPLATE_TEST_CASE(
+    "attention_into takes the bytes that attention_workspace_bytes says, on every instruction set",
+    "", float, double, Eigen::bfloat16, Eigen::half) {
   for (const heed::isa target : testing::isas())
     for (const heed::size_type n_kv : {0, 1, 300, 5000})
       for (const heed::size_type n_q : {0, 1, 3, 100}) {
@@ -199,7 +221,9 @@ TEMPLATE_TEST_CASE("attention_into takes the bytes that attention_workspace_byte
             [&](const auto& on, heed::workspace& memory) {
               heed::attention_into(e.query, columns, e.value, result.out, result.lse, on, memory);
             },
-            [&](const auto& on) { return heed::attention_workspace_bytes(e.query, columns, e.value, on); });
+            [&](const auto& on) {
+              return heed::attention_workspace_bytes(e.query, columns, e.value, on);
+            });
       }
   const testing::example<long double> e(3, 4, 8, 8);
   CHECK(heed::attention_workspace_bytes(e.query, e.key, e.value) == 0);
@@ -208,7 +232,8 @@ TEMPLATE_TEST_CASE("attention_into takes the bytes that attention_workspace_byte
 TEST_CASE("a ragged batch allocates nothing once its workspace has grown") {
   const heed::size_type heads = 4, kv_heads = 2, d = 16;
   const std::vector<std::int32_t> query_starts{0, 1, 1, 61, 65}, key_starts{0, 700, 700, 760, 2260};
-  const auto query = testing::random_rows<float>(65, heads * d, 1), key = testing::random_rows<float>(2260, kv_heads * d, 2);
+  const auto query = testing::random_rows<float>(65, heads * d, 1),
+             key = testing::random_rows<float>(2260, kv_heads * d, 2);
   heed::rows<float> out(65, heads * d);
   const auto q = split(heed::view(query), heads), k = split(heed::view(key), kv_heads);
   for (const heed::causal causal : {heed::causal::none, heed::causal::bottom_right}) {
@@ -217,31 +242,37 @@ TEST_CASE("a ragged batch allocates nothing once its workspace has grown") {
     check_call(
         options,
         [&](const auto& on, heed::workspace& memory) {
-          heed::ragged_attention_into(q, k, k, split(heed::writable_view(out), heads), {}, query_starts, key_starts, on, memory,
+          heed::ragged_attention_into(q, k, k, split(heed::writable_view(out), heads), {},
+                                      query_starts, key_starts, on, memory,
                                       heed::score_function(slower));
         },
         [&](const auto& on) {
-          return heed::ragged_attention_workspace_bytes(q, k, k, query_starts, key_starts, on, heed::score_function(slower));
+          return heed::ragged_attention_workspace_bytes(q, k, k, query_starts, key_starts, on,
+                                                        heed::score_function(slower));
         });
   }
 }
 
 namespace {
 
-/// Lengths up to `capacity` where something changes: the parts of decode, its place against the forward kernel, blocks of keys.
+/// Lengths up to `capacity` where something changes: the parts of decode, its place against the
+/// forward kernel, blocks of keys.
 std::vector<heed::size_type> lengths_up_to(heed::size_type capacity) {
   std::vector<heed::size_type> lengths;
-  for (const heed::size_type n : {1,   2,   3,    47,   48,   49,   127,  128,  129,  255,   256,   511,   512,   528,
-                              529, 700, 1023, 1024, 1056, 1057, 2047, 2048, 3000, 16896, 16897, 16927, 16928, 17500})
+  for (const heed::size_type n :
+       {1,   2,   3,    47,   48,   49,   127,  128,  129,  255,   256,   511,   512,   528,
+        529, 700, 1023, 1024, 1056, 1057, 2047, 2048, 3000, 16896, 16897, 16927, 16928, 17500})
     if (n < capacity) lengths.push_back(n);
   lengths.push_back(capacity);
   return lengths;
 }
 
-/// Appends tokens to sequences 0 and 1 of a cache, and attends with n_q queries at each of the lengths: after the first call nothing
-/// is allocated, and all that the workspace has is what cached_attention_workspace_bytes has said of the empty cache.
+/// Appends tokens to sequences 0 and 1 of a cache, and attends with n_q queries at each of the
+/// lengths: after the first call nothing is allocated, and all that the workspace has is what
+/// cached_attention_workspace_bytes has said of the empty cache.
 template <typename Scalar, typename Cache, typename Batch>
-void check_loop(Cache& cache, const Batch& batch, heed::size_type capacity, heed::size_type n_q, heed::attention_options options) {
+void check_loop(Cache& cache, const Batch& batch, heed::size_type capacity, heed::size_type n_q,
+                heed::attention_options options) {
   const heed::size_type heads = 4, kv_heads = 2, d = 8;
   const testing::tokens<Scalar> t(capacity, heads, kv_heads, d, d, 1);
   auto query = t.query_view(0, n_q);
@@ -272,7 +303,8 @@ void check_loop(Cache& cache, const Batch& batch, heed::size_type capacity, heed
 
 template <typename Check>
 void for_each_loop(const Check& check) {
-  for (heed::executor* const executor : {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&two_workers)})
+  for (heed::executor* const executor :
+       {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&two_workers)})
     for (const heed::size_type capacity : {1, 100, 1100, 17600})
       for (const heed::size_type n_q : {1, 4, 8, 20})
         for (const bool window : {false, true}) {
@@ -288,32 +320,37 @@ void for_each_loop(const Check& check) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a decode loop up to the capacity of its cache takes its workspace at the first token, and allocates nothing after",
-                   "", float, double, Eigen::bfloat16, std::int8_t) {
+TEMPLATE_TEST_CASE(
+    "a decode loop up to the capacity of its cache takes its workspace at the first token, and "
+    "allocates nothing after",
+    "", float, double, Eigen::bfloat16, std::int8_t) {
   using Scalar = std::conditional_t<std::is_same<TestType, double>::value, double, float>;
-  for_each_loop([](heed::size_type capacity, heed::size_type n_q, const heed::attention_options& options) {
-    heed::kv_cache<TestType> cache(2, 2, 8, 8, capacity);
-    check_loop<Scalar>(cache, cache, capacity, n_q, options);
-  });
+  for_each_loop(
+      [](heed::size_type capacity, heed::size_type n_q, const heed::attention_options& options) {
+        heed::kv_cache<TestType> cache(2, 2, 8, 8, capacity);
+        check_loop<Scalar>(cache, cache, capacity, n_q, options);
+      });
 }
 
 TEMPLATE_TEST_CASE("so does one on a paged cache whose tables have room", "", float, std::int8_t) {
-  for_each_loop([](heed::size_type capacity, heed::size_type n_q, const heed::attention_options& options) {
-    constexpr heed::size_type page_rows = 16;
-    heed::paged_kv_cache<TestType> cache(2 * ((capacity + page_rows - 1) / page_rows), page_rows, 2, 8, 8);
-    const std::vector<heed::size_type> both{cache.add_sequence(), cache.add_sequence()};
-    for (const heed::size_type s : both) cache.reserve(s, capacity);
-    check_loop<float>(cache, cache.batch(both), capacity, n_q, options);
+  for_each_loop(
+      [](heed::size_type capacity, heed::size_type n_q, const heed::attention_options& options) {
+        constexpr heed::size_type page_rows = 16;
+        heed::paged_kv_cache<TestType> cache(2 * ((capacity + page_rows - 1) / page_rows),
+                                             page_rows, 2, 8, 8);
+        const std::vector<heed::size_type> both{cache.add_sequence(), cache.add_sequence()};
+        for (const heed::size_type s : both) cache.reserve(s, capacity);
+        check_loop<float>(cache, cache.batch(both), capacity, n_q, options);
 
-    const long again = allocations_of([&] {  // the tables of sequences that come and go stay
-      cache.remove_sequence(0);
-      const heed::size_type s = cache.add_sequence();
-      cache.append(s, heed::bhnd(static_cast<const float*>(nullptr), 1, 2, 0, 8),
-                   heed::bhnd(static_cast<const float*>(nullptr), 1, 2, 0, 8));
-      cache.batch(both);
-    });
-    CHECK(again == 0);
-  });
+        const long again = allocations_of([&] {  // the tables of sequences that come and go stay
+          cache.remove_sequence(0);
+          const heed::size_type s = cache.add_sequence();
+          cache.append(s, heed::bhnd(static_cast<const float*>(nullptr), 1, 2, 0, 8),
+                       heed::bhnd(static_cast<const float*>(nullptr), 1, 2, 0, 8));
+          cache.batch(both);
+        });
+        CHECK(again == 0);
+      });
 }
 
 TEST_CASE("a rolling cache that has grown to twice its window allocates nothing more") {
@@ -329,7 +366,8 @@ TEST_CASE("a rolling cache that has grown to twice its window allocates nothing 
   heed::workspace memory;
   const auto step = [&] {
     for (const heed::size_type s : {0, 1}) t.append(cache, s, 0, 1);
-    heed::cached_attention_into(query, cache, heed::bnhd(out.data(), 2, 1, 4, 8), {}, options, memory);
+    heed::cached_attention_into(query, cache, heed::bnhd(out.data(), 2, 1, 4, 8), {}, options,
+                                memory);
   };
   for (heed::size_type i = 0; i < 2 * window + 2; ++i) step();
   for (heed::size_type i = 0; i < 5 * window; ++i) CHECK(allocations_of(step) == 0);
@@ -337,36 +375,45 @@ TEST_CASE("a rolling cache that has grown to twice its window allocates nothing 
 
 TEST_CASE("a loop over key_lengths takes its workspace at the first call") {
   const heed::size_type n_kv = 1100, heads = 2, d = 8;
-  const auto query = testing::random_rows<float>(8 * heads, d, 1), key = testing::random_rows<float>(n_kv * heads, d, 2);
+  const auto query = testing::random_rows<float>(8 * heads, d, 1),
+             key = testing::random_rows<float>(n_kv * heads, d, 2);
   heed::rows<float> out(8 * heads, d);
   for (const heed::size_type n_q : {1, 4, 8}) {
     std::vector<heed::size_type> lengths{0};
     heed::workspace memory;
-    const auto k = heed::bhnd(key.data(), 1, heads, n_kv, d), q = heed::bhnd(query.data(), 1, heads, n_q, d);
+    const auto k = heed::bhnd(key.data(), 1, heads, n_kv, d),
+               q = heed::bhnd(query.data(), 1, heads, n_q, d);
     const auto call = [&] {
-      heed::multi_head_attention_into(q, k, k, heed::bhnd(out.data(), 1, heads, n_q, d), {}, {}, memory, heed::key_lengths(lengths));
+      heed::multi_head_attention_into(q, k, k, heed::bhnd(out.data(), 1, heads, n_q, d), {}, {},
+                                      memory, heed::key_lengths(lengths));
     };
     call();
     for (const heed::size_type length : lengths_up_to(n_kv)) {
       lengths[0] = length;
       CHECK(allocations_of(call) == 0);
-      CHECK(memory.capacity() == heed::multi_head_attention_workspace_bytes(q, k, k, {}, heed::key_lengths(lengths)));
+      CHECK(memory.capacity() ==
+            heed::multi_head_attention_workspace_bytes(q, k, k, {}, heed::key_lengths(lengths)));
     }
   }
 }
 
-TEMPLATE_TEST_CASE("projections allocate nothing once their workspace has grown", "", float, double, Eigen::bfloat16, Eigen::half) {
+TEMPLATE_TEST_CASE("projections allocate nothing once their workspace has grown", "", float, double,
+                   Eigen::bfloat16, Eigen::half) {
   for (const heed::isa target : testing::isas())
     for (const heed::size_type n : {0, 1, 4, 5, 300})
       for (const heed::size_type depth : {0, 40}) {
         CAPTURE(testing::name_of(target), n, depth);
-        const auto x = testing::random_rows<TestType>(n, depth, 1), weight = testing::random_rows<TestType>(depth, 140, 2);
+        const auto x = testing::random_rows<TestType>(n, depth, 1),
+                   weight = testing::random_rows<TestType>(depth, 140, 2);
         heed::rows<TestType> out(n, 70);
         const auto check_weight = [&](const auto& w) {
           heed::attention_options options;
           options.execution.target = target;
           check_call(
-              options, [&](const auto& on, heed::workspace& memory) { heed::project_into(x, w, out, on, memory); },
+              options,
+              [&](const auto& on, heed::workspace& memory) {
+                heed::project_into(x, w, out, on, memory);
+              },
               [&](const auto& on) { return heed::project_workspace_bytes(x, w, on); });
         };
         check_weight(weight.leftCols(70));
@@ -375,13 +422,16 @@ TEMPLATE_TEST_CASE("projections allocate nothing once their workspace has grown"
       }
 }
 
-TEMPLATE_TEST_CASE("recurrences allocate nothing once their workspace has grown", "", float, double, Eigen::bfloat16, Eigen::half) {
+TEMPLATE_TEST_CASE("recurrences allocate nothing once their workspace has grown", "", float, double,
+                   Eigen::bfloat16, Eigen::half) {
   using Acc = heed::accumulator_t<TestType>;
   const heed::size_type heads = 3, n = 20, d = 8;
-  const auto some = [&](unsigned seed) { return testing::random_rows<TestType>(heads * n, d, seed); };
+  const auto some = [&](unsigned seed) {
+    return testing::random_rows<TestType>(heads * n, d, seed);
+  };
   const heed::rows<TestType> q = some(1), k = some(2), v = some(3), a = some(4), b = some(5);
-  const heed::rows<Acc> decay = testing::random_rows<Acc>(heads * n, d, 6).cwiseAbs() * Acc(0.1), gates = -decay,
-                        rates = -testing::random_rows<Acc>(d, 5, 7).cwiseAbs();
+  const heed::rows<Acc> decay = testing::random_rows<Acc>(heads * n, d, 6).cwiseAbs() * Acc(0.1),
+                        gates = -decay, rates = -testing::random_rows<Acc>(d, 5, 7).cwiseAbs();
   heed::rows<Acc> state = testing::random_rows<Acc>(heads * d, d, 8);
   heed::rows<TestType> out(heads * n, d);
   const auto of = [&](const auto& m) { return heed::bhnd(m.data(), 1, heads, n, d); };
@@ -395,93 +445,122 @@ TEMPLATE_TEST_CASE("recurrences allocate nothing once their workspace has grown"
       CAPTURE(testing::name_of(target));
       heed::linear_attention_options linear;
       linear.execution.target = target;
-      const auto check_linear = [&](const auto& query, const auto& key, const auto& value, const auto& into) {
+      const auto check_linear = [&](const auto& query, const auto& key, const auto& value,
+                                    const auto& into) {
         check_call(
             linear,
             [&](const auto& on, heed::workspace& memory) {
-              heed::multi_head_linear_attention_into(query, key, value, into, on, memory, gate, carry);
+              heed::multi_head_linear_attention_into(query, key, value, into, on, memory, gate,
+                                                     carry);
             },
-            [&](const auto& on) { return heed::multi_head_linear_attention_workspace_bytes(query, key, value, on, gate, carry); });
+            [&](const auto& on) {
+              return heed::multi_head_linear_attention_workspace_bytes(query, key, value, on, gate,
+                                                                       carry);
+            });
       };
       check_linear(of(q), of(k), of(v), to);
-      const auto beside = [&](const auto& m) { return heed::bnhd(m.data(), 1, n, heads, d); };  // heads that take turns
+      const auto beside = [&](const auto& m) {
+        return heed::bnhd(m.data(), 1, n, heads, d);
+      };  // heads that take turns
       check_linear(beside(q), beside(k), beside(v), heed::bnhd(out.data(), 1, n, heads, d));
       heed::delta_rule_options delta;
       delta.execution.target = target;
       check_call(
           delta,
           [&](const auto& on, heed::workspace& memory) {
-            heed::multi_head_delta_rule_into(of(q), of(k), of(v), beta, to, on, memory, gate, carry);
+            heed::multi_head_delta_rule_into(of(q), of(k), of(v), beta, to, on, memory, gate,
+                                             carry);
           },
-          [&](const auto& on) { return heed::multi_head_delta_rule_workspace_bytes(of(q), of(k), of(v), beta, on, gate, carry); });
+          [&](const auto& on) {
+            return heed::multi_head_delta_rule_workspace_bytes(of(q), of(k), of(v), beta, on, gate,
+                                                               carry);
+          });
     }
     check_call(
         heed::rwkv7_options{},
         [&](const auto& on, heed::workspace& memory) {
-          heed::multi_head_rwkv7_into(of(q), of(decay), of(k), of(v), of(a), of(b), to, on, memory, carry);
+          heed::multi_head_rwkv7_into(of(q), of(decay), of(k), of(v), of(a), of(b), to, on, memory,
+                                      carry);
         },
         [&](const auto& on) {
-          return heed::multi_head_rwkv7_workspace_bytes(of(q), of(decay), of(k), of(v), of(a), of(b), on, carry);
+          return heed::multi_head_rwkv7_workspace_bytes(of(q), of(decay), of(k), of(v), of(a),
+                                                        of(b), on, carry);
         });
-    const auto scan_carry = heed::when(carried, heed::carry(heed::bhnd(state.data(), 1, heads, d, 5)));
+    const auto scan_carry =
+        heed::when(carried, heed::carry(heed::bhnd(state.data(), 1, heads, d, 5)));
     const auto b5 = heed::bhnd(b.data(), 1, heads, n, 5), c5 = heed::bhnd(a.data(), 1, heads, n, 5);
     heed::selective_scan_options softplus;
     softplus.softplus = true;
     check_call(
         softplus,
         [&](const auto& on, heed::workspace& memory) {
-          heed::selective_scan_into(of(q), of(k), heed::view(rates), b5, c5, to, on, memory, heed::silu_gate(of(v)), scan_carry);
+          heed::selective_scan_into(of(q), of(k), heed::view(rates), b5, c5, to, on, memory,
+                                    heed::silu_gate(of(v)), scan_carry);
         },
         [&](const auto& on) {
-          return heed::selective_scan_workspace_bytes(of(q), of(k), heed::view(rates), b5, c5, on, heed::silu_gate(of(v)), scan_carry);
+          return heed::selective_scan_workspace_bytes(of(q), of(k), heed::view(rates), b5, c5, on,
+                                                      heed::silu_gate(of(v)), scan_carry);
         });
   }
 }
 
-TEMPLATE_TEST_CASE("calls without a workspace need none", "", float, double, Eigen::bfloat16, Eigen::half) {
+TEMPLATE_TEST_CASE("calls without a workspace need none", "", float, double, Eigen::bfloat16,
+                   Eigen::half) {
   using Acc = heed::accumulator_t<TestType>;
   const heed::size_type heads = 3, n = 20, d = 160;  // more pairs than rope turns at a time
   heed::rows<TestType> x = testing::random_rows<TestType>(heads * n, d, 1), out(heads * n, d);
   const auto view = heed::bhnd(x.data(), 1, heads, n, d);
-  for (const heed::rope_scaling scaling : {heed::rope_scaling::none, heed::rope_scaling::yarn, heed::rope_scaling::llama3}) {
+  for (const heed::rope_scaling scaling :
+       {heed::rope_scaling::none, heed::rope_scaling::yarn, heed::rope_scaling::llama3}) {
     heed::rope_options rope;
     rope.scaling = scaling;
     rope.factor = 4;
     CHECK(allocations_of([&] { heed::apply_rope(view, rope, 5); }) == 0);
   }
-  const heed::rows<Acc> cos = testing::random_rows<Acc>(n, d / 2, 2), sin = testing::random_rows<Acc>(n, d / 2, 3);
+  const heed::rows<Acc> cos = testing::random_rows<Acc>(n, d / 2, 2),
+                        sin = testing::random_rows<Acc>(n, d / 2, 3);
   std::vector<heed::size_type> positions(n);
   CHECK(allocations_of([&] { heed::rotate_into(view, cos, sin, positions); }) == 0);
 
   const heed::rows<TestType> weight = testing::random_rows<TestType>(d, 4, 4);
   heed::rows<Acc> past = testing::random_rows<Acc>(heads * 3, d, 5);
   heed::causal_conv_options options;
-  for (heed::executor* const executor : {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&two_workers)}) {
+  for (heed::executor* const executor :
+       {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&two_workers)}) {
     options.execution.executor = executor;
     const auto call = [&] {
-      heed::causal_conv_into(view, heed::view(weight), heed::bhnd(out.data(), 1, heads, n, d), options,
-                             heed::carry(heed::bhnd(past.data(), 1, heads, 3, d)));
+      heed::causal_conv_into(view, heed::view(weight), heed::bhnd(out.data(), 1, heads, n, d),
+                             options, heed::carry(heed::bhnd(past.data(), 1, heads, 3, d)));
     };
     CHECK(allocations_of(call) == 0);
   }
 }
 
-TEST_CASE("linear attention takes no workspace where it takes the recurrent form, or has nothing to do") {
+TEST_CASE(
+    "linear attention takes no workspace where it takes the recurrent form, or has nothing to do") {
   const heed::rows<long double> wide = heed::rows<long double>::Ones(4, 3);
   const heed::rows<float> x = heed::rows<float>::Ones(4, 3);
   const heed::row_vector<long double> wide_beta = heed::row_vector<long double>::Ones(4);
-  CHECK(heed::multi_head_linear_attention_workspace_bytes(heed::view(wide), heed::view(wide), heed::view(wide), {}) == 0);
-  CHECK(heed::multi_head_delta_rule_workspace_bytes(heed::view(wide), heed::view(wide), heed::view(wide), heed::view(wide_beta), {}) ==
-        0);
+  CHECK(heed::multi_head_linear_attention_workspace_bytes(heed::view(wide), heed::view(wide),
+                                                          heed::view(wide), {}) == 0);
+  CHECK(heed::multi_head_delta_rule_workspace_bytes(
+            heed::view(wide), heed::view(wide), heed::view(wide), heed::view(wide_beta), {}) == 0);
   const auto none = heed::bnhd(x.data(), 1, 4, 0, 3);  // of no heads
   CHECK(heed::multi_head_linear_attention_workspace_bytes(none, none, none, {}) == 0);
-  CHECK(heed::multi_head_linear_attention_workspace_bytes(heed::view(x), heed::view(x), heed::view(x), {}) > 0);
+  CHECK(heed::multi_head_linear_attention_workspace_bytes(heed::view(x), heed::view(x),
+                                                          heed::view(x), {}) > 0);
 }
 
 TEST_CASE("bytes are refused for what the call refuses") {
   const heed::rows<float> x(4, 8), y(4, 6);
-  testing::check_refused([&] { heed::attention_workspace_bytes(x, y, x); }, {"heed::attention_workspace_bytes: key: head_dim 6", "8"});
-  testing::check_refused([&] { heed::multi_head_linear_attention_workspace_bytes(heed::view(x), heed::view(y), heed::view(x), {}); },
-                         {"heed::multi_head_linear_attention_workspace_bytes: key: head_dim 6", "8"});
-  testing::check_refused([&] { heed::project_workspace_bytes(x, y); }, {"heed::project_workspace_bytes: weight: rows 4", "8"});
+  testing::check_refused([&] { heed::attention_workspace_bytes(x, y, x); },
+                         {"heed::attention_workspace_bytes: key: head_dim 6", "8"});
+  testing::check_refused(
+      [&] {
+        heed::multi_head_linear_attention_workspace_bytes(heed::view(x), heed::view(y),
+                                                          heed::view(x), {});
+      },
+      {"heed::multi_head_linear_attention_workspace_bytes: key: head_dim 6", "8"});
+  testing::check_refused([&] { heed::project_workspace_bytes(x, y); },
+                         {"heed::project_workspace_bytes: weight: rows 4", "8"});
 }

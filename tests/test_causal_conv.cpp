@@ -9,7 +9,8 @@ namespace {
 
 /// The convolution of [past | x], number by number.
 template <typename Scalar>
-heed::rows<Scalar> exact_conv(const heed::rows<Scalar>& past, const heed::rows<Scalar>& x, const heed::rows<Scalar>& weight,
+heed::rows<Scalar> exact_conv(const heed::rows<Scalar>& past, const heed::rows<Scalar>& x,
+                              const heed::rows<Scalar>& weight,
                               const heed::row_vector<Scalar>& bias, bool silu) {
   heed::rows<Scalar> z(past.rows() + x.rows(), x.cols()), out(x.rows(), x.cols());
   z << past, x;
@@ -24,7 +25,8 @@ heed::rows<Scalar> exact_conv(const heed::rows<Scalar>& past, const heed::rows<S
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("the causal convolution is a sum over past and present", "", float, double, Eigen::bfloat16, Eigen::half) {
+TEMPLATE_TEST_CASE("the causal convolution is a sum over past and present", "", float, double,
+                   Eigen::bfloat16, Eigen::half) {
   using wide = testing::wider_t<TestType>;
   using accumulator = heed::accumulator_t<TestType>;
   for (const heed::size_type length : {0, 1, 2, 3, 20})
@@ -32,18 +34,21 @@ TEMPLATE_TEST_CASE("the causal convolution is a sum over past and present", "", 
       for (const bool everything : {false, true}) {
         CAPTURE(length, taps, everything);
         const heed::size_type channels = 5;
-        const heed::rows<TestType> x = random_rows<TestType>(length, channels, 1), weight = random_rows<TestType>(channels, taps, 2),
+        const heed::rows<TestType> x = random_rows<TestType>(length, channels, 1),
+                                   weight = random_rows<TestType>(channels, taps, 2),
                                    past = random_rows<TestType>(taps - 1, channels, 3);
-        const heed::row_vector<TestType> bias = random_rows<TestType>(everything ? channels : 0, 1, 4);
+        const heed::row_vector<TestType> bias =
+            random_rows<TestType>(everything ? channels : 0, 1, 4);
         heed::rows<accumulator> state = past.template cast<accumulator>();
         heed::causal_conv_options options;
         if (everything) options.activation = heed::activation::silu;
         const heed::rows<TestType> got =
-            heed::causal_conv(x, weight, options, heed::when(everything, heed::channel_bias(bias)), heed::carry(state));
+            heed::causal_conv(x, weight, options, heed::when(everything, heed::channel_bias(bias)),
+                              heed::carry(state));
         const auto in = [&](auto type) {
           using T = decltype(type);
-          return exact_conv<T>(past.template cast<T>(), x.template cast<T>(), weight.template cast<T>(), bias.template cast<T>(),
-                               everything);
+          return exact_conv<T>(past.template cast<T>(), x.template cast<T>(),
+                               weight.template cast<T>(), bias.template cast<T>(), everything);
         };
         const heed::rows<wide> want = in(wide());
         const heed::rows<TestType> same = in(accumulator()).template cast<TestType>();
@@ -54,30 +59,40 @@ TEMPLATE_TEST_CASE("the causal convolution is a sum over past and present", "", 
       }
 }
 
-TEST_CASE("the causal convolution without a past starts from zeros, and a sequence in parts is the whole") {
-  const heed::rows<long double> x = random_rows<long double>(20, 3, 1), weight = random_rows<long double>(3, 4, 2);
+TEST_CASE(
+    "the causal convolution without a past starts from zeros, and a sequence in parts is the "
+    "whole") {
+  const heed::rows<long double> x = random_rows<long double>(20, 3, 1),
+                                weight = random_rows<long double>(3, 4, 2);
   const heed::rows<long double> want = heed::causal_conv(x, weight);
   heed::rows<long double> state = heed::rows<long double>::Zero(3, 3), out(20, 3);
   heed::size_type first = 0;
   for (const heed::size_type count : {1, 1, 0, 2, 16}) {
-    out.middleRows(first, count) = heed::causal_conv(x.middleRows(first, count), weight, {}, heed::carry(state));
+    out.middleRows(first, count) =
+        heed::causal_conv(x.middleRows(first, count), weight, {}, heed::carry(state));
     first += count;
   }
   CHECK(out == want);
 }
 
-TEST_CASE("batches and channels-first tensors of the causal convolution, on any number of threads") {
+TEST_CASE(
+    "batches and channels-first tensors of the causal convolution, on any number of threads") {
   const heed::size_type batch = 3, channels = 2, length = 7;
-  const heed::rows<float> x = random_rows<float>(batch * channels, length, 1), weight = random_rows<float>(channels, 3, 2);
+  const heed::rows<float> x = random_rows<float>(batch * channels, length, 1),
+                          weight = random_rows<float>(channels, 3, 2);
   for (const int threads : {1, 2}) {
     heed::rows<float> out(batch * channels, length);
     heed::causal_conv_options options;
     options.execution.threads = threads;
-    heed::causal_conv_into(heed::tensor_view<const float>{x.data(), batch, 1, length, channels, channels * length, 0, 1, length},
+    heed::causal_conv_into(heed::tensor_view<const float>{x.data(), batch, 1, length, channels,
+                                                          channels * length, 0, 1, length},
                            heed::view(weight),
-                           heed::tensor_view<float>{out.data(), batch, 1, length, channels, channels * length, 0, 1, length}, options);
+                           heed::tensor_view<float>{out.data(), batch, 1, length, channels,
+                                                    channels * length, 0, 1, length},
+                           options);
     for (heed::size_type b = 0; b < batch; ++b) {
-      const heed::rows<float> one = heed::causal_conv(x.middleRows(b * channels, channels).transpose(), weight);
+      const heed::rows<float> one =
+          heed::causal_conv(x.middleRows(b * channels, channels).transpose(), weight);
       CHECK(out.middleRows(b * channels, channels).transpose() == one);
     }
   }
@@ -98,12 +113,15 @@ TEST_CASE("the causal convolution refuses what does not fit, before it writes") 
   testing::check_refused([&] { heed::causal_conv(x, random_rows<float>(5, 3, 1)); },
                          {"heed::causal_conv: weight: channels", "5", "4"});
   testing::check_refused([&] { heed::causal_conv(x, random_rows<float>(4, 0, 1)); }, {"taps", "0"});
-  testing::check_refused([&] { heed::causal_conv(x, weight, {}, heed::channel_bias(heed::row_vector<float>(3))); },
-                         {"channel_bias", "3", "4"});
+  testing::check_refused(
+      [&] { heed::causal_conv(x, weight, {}, heed::channel_bias(heed::row_vector<float>(3))); },
+      {"channel_bias", "3", "4"});
   heed::rows<float> state = heed::rows<float>::Constant(3, 4, 7);
-  testing::check_refused([&] { heed::causal_conv(x, weight, {}, heed::carry(state)); }, {"carry: rows", "3", "2"});
+  testing::check_refused([&] { heed::causal_conv(x, weight, {}, heed::carry(state)); },
+                         {"carry: rows", "3", "2"});
   const heed::row_vector<float> none;
-  testing::check_refused([&] { heed::causal_conv(x, weight, {}, heed::channel_bias(none)); }, {"channel_bias", "0", "4"});
+  testing::check_refused([&] { heed::causal_conv(x, weight, {}, heed::channel_bias(none)); },
+                         {"channel_bias", "0", "4"});
   heed::causal_conv_options wrong;
   wrong.activation = heed::activation(9);
   testing::check_refused([&] { heed::causal_conv(x, weight, wrong); }, {"activation", "9"});

@@ -22,12 +22,14 @@ const auto decode = [](const auto& problem) {
 
 /// One head by decode.
 auto decode_on(heed::isa target) {
-  return [target](const auto& query, const auto& key, const auto& value, heed::attention_options options, const auto&... terms) {
+  return [target](const auto& query, const auto& key, const auto& value,
+                  heed::attention_options options, const auto&... terms) {
     using Scalar = typename std::decay_t<decltype(query)>::Scalar;
     options.execution.target = target;
     heed::attention_result<Scalar> result(query.rows(), value.cols());
-    decode(heed::detail::make_problem<Scalar>("decode", heed::view(query), heed::view(key), heed::view(value),
-                                              heed::writable_view(result.out), heed::writable_view(result.lse), options, terms...));
+    decode(heed::detail::make_problem<Scalar>("decode", heed::view(query), heed::view(key),
+                                              heed::view(value), heed::writable_view(result.out),
+                                              heed::writable_view(result.lse), options, terms...));
     return result;
   };
 }
@@ -41,8 +43,8 @@ struct heads_example {
   heed::rows<Scalar> query, key, value;  // each row of a head, one after the other
   heed::attention_options options;
 
-  heads_example(heed::size_type heads, heed::size_type kv_heads, heed::size_type queries, heed::size_type keys, heed::size_type key_dim,
-                heed::size_type value_dim)
+  heads_example(heed::size_type heads, heed::size_type kv_heads, heed::size_type queries,
+                heed::size_type keys, heed::size_type key_dim, heed::size_type value_dim)
       : num_heads(heads),
         num_kv_heads(kv_heads),
         n_q(queries),
@@ -67,8 +69,10 @@ struct heads_example {
   heed::attention_result<Scalar> run(const Run& run_problem, const Terms&... terms) const {
     heed::attention_result<Scalar> result(batch * num_heads * n_q, d_v);
     run_problem(heed::detail::make_problem<Scalar>(
-        "decode", heed::bhnd(query.data(), batch, num_heads, n_q, d_k), heed::bhnd(key.data(), batch, num_kv_heads, n_kv, d_k),
-        heed::bhnd(value.data(), batch, num_kv_heads, n_kv, d_v), heed::bhnd(result.out.data(), batch, num_heads, n_q, d_v),
+        "decode", heed::bhnd(query.data(), batch, num_heads, n_q, d_k),
+        heed::bhnd(key.data(), batch, num_kv_heads, n_kv, d_k),
+        heed::bhnd(value.data(), batch, num_kv_heads, n_kv, d_v),
+        heed::bhnd(result.out.data(), batch, num_heads, n_q, d_v),
         heed::bhnd(result.lse.data(), batch, num_heads, n_q, 1), options, terms...));
     return result;
   }
@@ -78,7 +82,8 @@ const auto reference = [](const auto& problem) { heed::detail::reference(problem
 
 template <typename Scalar, typename... Terms>
 void check_heads(const heads_example<Scalar>& e, const Terms&... terms) {
-  const heed::attention_result<Scalar> got = e.run(decode, terms...), same = e.run(reference, terms...);
+  const heed::attention_result<Scalar> got = e.run(decode, terms...),
+                                       same = e.run(reference, terms...);
   const auto exact = e.template cast<testing::wider_t<Scalar>>().run(reference, terms...);
   testing::check_as_exact_as(got.out, same.out, exact.out);
   testing::check_as_exact_as(got.lse, same.lse, exact.lse, 1);
@@ -86,7 +91,8 @@ void check_heads(const heads_example<Scalar>& e, const Terms&... terms) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("decode is as exact as the reference", "", float, double, Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("decode is as exact as the reference", "", float, double, Eigen::half,
+                   Eigen::bfloat16) {
   for (const heed::isa target : testing::isas()) {
     INFO(testing::name_of(target));
     testing::check_path_everywhere<TestType>(decode_on(target));
@@ -94,7 +100,8 @@ TEMPLATE_TEST_CASE("decode is as exact as the reference", "", float, double, Eig
   }
 }
 
-TEMPLATE_TEST_CASE("decode: groups of heads, short queries and many parts", "", float, double, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("decode: groups of heads, short queries and many parts", "", float, double,
+                   Eigen::bfloat16) {
   for (const heed::isa target : testing::isas())
     for (const heed::size_type group : {1, 2, 3, 4, 7})
       for (const heed::size_type n_q : {1, 3}) {
@@ -135,11 +142,13 @@ TEMPLATE_TEST_CASE("decode: strides and alignment", "", float, Eigen::half) {
       heed::rows<scalar> packed = heed::rows<scalar>::Zero(70, 1 + 33 + 20 + 5);
       packed.middleCols(1, 33) = e.key;
       packed.middleCols(34, 20) = e.value;
-      testing::check_result(path(e.query, packed.middleCols(1, 33), packed.middleCols(34, 20), e.options), e);
+      testing::check_result(
+          path(e.query, packed.middleCols(1, 33), packed.middleCols(34, 20), e.options), e);
     }
     SECTION("every second column") {
       heed::rows<scalar> spread = heed::rows<scalar>::Zero(70, 66);
-      using strided = Eigen::Map<heed::rows<scalar>, 0, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
+      using strided =
+          Eigen::Map<heed::rows<scalar>, 0, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
       strided key(spread.data(), 70, 33, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>(66, 2));
       key = e.key;
       testing::check_result(path(e.query, key, e.value, e.options), e);
@@ -148,11 +157,14 @@ TEMPLATE_TEST_CASE("decode: strides and alignment", "", float, Eigen::half) {
 }
 
 TEST_CASE("decode: functions of the user and dropout") {
-  const auto bend = [](auto score, heed::size_type, heed::size_type h, heed::size_type i, heed::size_type j) {
+  const auto bend = [](auto score, heed::size_type, heed::size_type h, heed::size_type i,
+                       heed::size_type j) {
     using scalar = decltype(score);
-    return (i + j) % 7 == 0 ? -std::numeric_limits<scalar>::infinity() : score * scalar(0.5) + scalar(double(h));
+    return (i + j) % 7 == 0 ? -std::numeric_limits<scalar>::infinity()
+                            : score * scalar(0.5) + scalar(double(h));
   };
-  const auto shows = [](heed::size_type b, heed::size_type h, heed::size_type i, heed::size_type j) { return (b + h + i + j) % 5 != 0; };
+  const auto shows = [](heed::size_type b, heed::size_type h, heed::size_type i,
+                        heed::size_type j) { return (b + h + i + j) % 5 != 0; };
   for (const heed::isa target : testing::isas()) {
     CAPTURE(testing::name_of(target));
     heads_example<float> e(6, 2, 2, 700, 40, 24);
@@ -166,7 +178,8 @@ TEST_CASE("decode: functions of the user and dropout") {
 
 namespace {
 
-/// Decode of two queries of each of two sequences against what a cache holds, as exact as the reference on the same cache.
+/// Decode of two queries of each of two sequences against what a cache holds, as exact as the
+/// reference on the same cache.
 template <typename Cache>
 void check_cache(const Cache& cache, heed::isa target) {
   CAPTURE(testing::name_of(target));
@@ -178,9 +191,10 @@ void check_cache(const Cache& cache, heed::isa target) {
     options.causal = heed::causal::bottom_right;
     const heed::rows<scalar> cast_query = query.cast<scalar>();
     heed::attention_result<scalar> result(2 * 6 * 2, 24);
-    run_problem(heed::detail::make_cached_problem<scalar>("decode", heed::bhnd(cast_query.data(), 2, 6, 2, 40), cache,
-                                                          heed::bhnd(result.out.data(), 2, 6, 2, 24),
-                                                          heed::bhnd(result.lse.data(), 2, 6, 2, 1), options));
+    run_problem(heed::detail::make_cached_problem<scalar>(
+        "decode", heed::bhnd(cast_query.data(), 2, 6, 2, 40), cache,
+        heed::bhnd(result.out.data(), 2, 6, 2, 24), heed::bhnd(result.lse.data(), 2, 6, 2, 1),
+        options));
     return result;
   };
   const auto got = run(0.0f, decode), same = run(0.0f, reference);
@@ -191,9 +205,13 @@ void check_cache(const Cache& cache, heed::isa target) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("decode: caches in one piece and in pages", "", float, Eigen::bfloat16, Eigen::half, std::int8_t) {
-  const heed::rows<float> key = testing::random_rows<float>(2 * 700, 40, 6), value = testing::random_rows<float>(2 * 700, 24, 7);
-  const auto tokens = [](const heed::rows<float>& rows, heed::size_type n) { return heed::bhnd(rows.data(), 1, 2, n, rows.cols()); };
+TEMPLATE_TEST_CASE("decode: caches in one piece and in pages", "", float, Eigen::bfloat16,
+                   Eigen::half, std::int8_t) {
+  const heed::rows<float> key = testing::random_rows<float>(2 * 700, 40, 6),
+                          value = testing::random_rows<float>(2 * 700, 24, 7);
+  const auto tokens = [](const heed::rows<float>& rows, heed::size_type n) {
+    return heed::bhnd(rows.data(), 1, 2, n, rows.cols());
+  };
   for (const heed::isa target : testing::isas()) {
     heed::kv_cache<TestType> whole(2, 2, 40, 24);
     whole.append(0, tokens(key, 700), tokens(value, 700));
@@ -203,7 +221,8 @@ TEMPLATE_TEST_CASE("decode: caches in one piece and in pages", "", float, Eigen:
       CAPTURE(page_rows);
       heed::paged_kv_cache<TestType> paged(100, page_rows, 2, 40, 24);
       const heed::size_type a = paged.add_sequence(), b = paged.add_sequence();
-      for (heed::size_type part = 0; part < 7; ++part) {  // the pages of the two sequences take turns
+      for (heed::size_type part = 0; part < 7;
+           ++part) {  // the pages of the two sequences take turns
         paged.append(a, tokens(key, 100), tokens(value, 100));
         paged.append(b, tokens(key, 19), tokens(value, 19));
       }

@@ -13,20 +13,24 @@ namespace {
 struct shape {
   heed::size_type length, d_k, d_v;
 };
-const std::vector<shape> shapes = {{0, 3, 2},    {1, 1, 1},  {2, 5, 3},    {7, 8, 9},    {8, 16, 16}, {9, 17, 15},
-                                   {47, 16, 33}, {48, 4, 8}, {49, 32, 31}, {64, 64, 64}, {65, 7, 48}, {129, 24, 40}};
+const std::vector<shape> shapes = {{0, 3, 2},    {1, 1, 1},    {2, 5, 3},    {7, 8, 9},
+                                   {8, 16, 16},  {9, 17, 15},  {47, 16, 33}, {48, 4, 8},
+                                   {49, 32, 31}, {64, 64, 64}, {65, 7, 48},  {129, 24, 40}};
 
 template <typename Scalar, typename Check>
 void for_each_gate(const shape& s, const Check& check) {
   for (const heed::size_type gate_cols : {heed::size_type(0), heed::size_type(1), s.d_k}) {
     CAPTURE(s.length, s.d_k, s.d_v, gate_cols);
-    check([=](unsigned seed) { return linear_example<Scalar>(s.length, s.d_k, s.d_v, gate_cols, seed).with_beta(seed); });
+    check([=](unsigned seed) {
+      return linear_example<Scalar>(s.length, s.d_k, s.d_v, gate_cols, seed).with_beta(seed);
+    });
   }
 }
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("the delta rule in chunks is as exact as token after token", "", float, double, Eigen::bfloat16, Eigen::half) {
+TEMPLATE_TEST_CASE("the delta rule in chunks is as exact as token after token", "", float, double,
+                   Eigen::bfloat16, Eigen::half) {
   using wide = testing::wider_t<TestType>;
   for (const shape& s : shapes)
     for_each_gate<TestType>(s, [&](const auto& make) {
@@ -62,12 +66,14 @@ TEST_CASE("the delta rule of a sequence in parts is that of the whole") {
       first += count;
     }
     REQUIRE(first == 100);
-    testing::check_linear(got, e.template cast<long double>().exact(), testing::recurrent_error(make));
+    testing::check_linear(got, e.template cast<long double>().exact(),
+                          testing::recurrent_error(make));
   });
 }
 
 TEST_CASE("the delta rule replaces the last value of a key") {
-  // Keys are the unit vectors in turn and beta is 1: the state holds the last value of each key, and a query reads it back.
+  // Keys are the unit vectors in turn and beta is 1: the state holds the last value of each key,
+  // and a query reads it back.
   const heed::size_type d = 4, length = 11;
   heed::rows<double> key = heed::rows<double>::Zero(length, d);
   for (heed::size_type t = 0; t < length; ++t) key(t, t % d) = 1;
@@ -75,10 +81,12 @@ TEST_CASE("the delta rule replaces the last value of a key") {
   heed::rows<double> state = heed::rows<double>::Zero(d, 3);
   heed::delta_rule_options options;
   options.scale = 1;
-  const heed::rows<double> out =
-      heed::delta_rule(key, key, value, heed::row_vector<double>(heed::row_vector<double>::Ones(length)), options, heed::carry(state));
+  const heed::rows<double> out = heed::delta_rule(
+      key, key, value, heed::row_vector<double>(heed::row_vector<double>::Ones(length)), options,
+      heed::carry(state));
   CHECK(out.isApprox(value, 1e-15));
-  for (heed::size_type t = length - d; t < length; ++t) CHECK(state.row(t % d).isApprox(value.row(t), 1e-15));
+  for (heed::size_type t = length - d; t < length; ++t)
+    CHECK(state.row(t % d).isApprox(value.row(t), 1e-15));
 }
 
 TEST_CASE("a NaN of the delta rule reaches no earlier token, strong gates leave none") {
@@ -95,24 +103,28 @@ TEST_CASE("a NaN of the delta rule reaches no earlier token, strong gates leave 
   for (const heed::size_type gate_cols : {heed::size_type(1), heed::size_type(8)}) {
     linear_example<float> strong = linear_example<float>(length, 8, 8, gate_cols, 2).with_beta(2);
     strong.log_gate *= 400;
-    for (heed::size_type t = 0; t < length; t += 7) strong.log_gate.row(t).setConstant(-std::numeric_limits<float>::infinity());
+    for (heed::size_type t = 0; t < length; t += 7)
+      strong.log_gate.row(t).setConstant(-std::numeric_limits<float>::infinity());
     const auto exact = strong.cast<double>().exact();
-    testing::check_linear(
-        strong.run(false), exact,
-        {testing::max_error(strong.run(true).out, exact.out), testing::max_error(strong.run(true).state, exact.state)});
+    testing::check_linear(strong.run(false), exact,
+                          {testing::max_error(strong.run(true).out, exact.out),
+                           testing::max_error(strong.run(true).state, exact.state)});
   }
 }
 
-TEMPLATE_TEST_CASE("a gate of -infinity forgets the delta rule's state, one of NaN too", "", float, double) {
+TEMPLATE_TEST_CASE("a gate of -infinity forgets the delta rule's state, one of NaN too", "", float,
+                   double) {
   for (const heed::size_type gate_cols : {heed::size_type(1), heed::size_type(8)})
     for (const heed::size_type at : {0, 1, 5, 38, 49}) {
       CAPTURE(gate_cols, at);
-      testing::check_forgotten(linear_example<TestType>(50, 8, 12, gate_cols, 2).with_beta(2), at, testing::isas());
+      testing::check_forgotten(linear_example<TestType>(50, 8, 12, gate_cols, 2).with_beta(2), at,
+                               testing::isas());
     }
 }
 
 TEST_CASE("what the delta rule takes away becomes 0 and is nowhere subnormal") {
-  for (const heed::size_type gate_cols : {heed::size_type(0), heed::size_type(1), heed::size_type(16)})
+  for (const heed::size_type gate_cols :
+       {heed::size_type(0), heed::size_type(1), heed::size_type(16)})
     for (const bool recurrent : {false, true})
       for (const heed::isa target : testing::isas()) {
         CAPTURE(gate_cols, recurrent, testing::name_of(target));
@@ -121,7 +133,8 @@ TEST_CASE("what the delta rule takes away becomes 0 and is nowhere subnormal") {
         e.log_gate.setConstant(-0.1f);
         e.beta.setConstant(0.5f);
         e.value.setZero();
-        for (heed::size_type t = 0; t < 100; ++t) {  // the unit vectors in turn: each halves its row of the state
+        for (heed::size_type t = 0; t < 100;
+             ++t) {  // the unit vectors in turn: each halves its row of the state
           e.key.row(t).setZero();
           e.key(t, t % 16) = 1;
         }
@@ -137,32 +150,42 @@ TEST_CASE("what the delta rule takes away becomes 0 and is nowhere subnormal") {
 
 TEST_CASE("groups of query heads share the delta rule's state") {
   const heed::size_type heads = 4, kv_heads = 2, length = 30, d = 8;
-  const heed::rows<float> q = random_rows<float>(length, heads * d, 1), k = random_rows<float>(length, kv_heads * d, 2) * 0.3f,
+  const heed::rows<float> q = random_rows<float>(length, heads * d, 1),
+                          k = random_rows<float>(length, kv_heads * d, 2) * 0.3f,
                           v = random_rows<float>(length, kv_heads * d, 3),
                           beta = random_rows<float>(length, kv_heads, 4).cwiseAbs() * 0.5f;
   heed::rows<float> out(length, heads * d);
   heed::workspace memory;
-  heed::multi_head_delta_rule_into(heed::split_heads(heed::view(q), heads), heed::split_heads(heed::view(k), kv_heads),
-                                   heed::split_heads(heed::view(v), kv_heads), heed::split_heads(heed::view(beta), kv_heads),
-                                   heed::split_heads(heed::writable_view(out), heads), {}, memory);
+  heed::multi_head_delta_rule_into(
+      heed::split_heads(heed::view(q), heads), heed::split_heads(heed::view(k), kv_heads),
+      heed::split_heads(heed::view(v), kv_heads), heed::split_heads(heed::view(beta), kv_heads),
+      heed::split_heads(heed::writable_view(out), heads), {}, memory);
   for (heed::size_type h = 0; h < heads; ++h) {
     const heed::row_vector<float> b = beta.col(h / 2);
-    const heed::rows<float> one = heed::delta_rule(q.middleCols(h * d, d), k.middleCols(h / 2 * d, d), v.middleCols(h / 2 * d, d), b);
+    const heed::rows<float> one = heed::delta_rule(
+        q.middleCols(h * d, d), k.middleCols(h / 2 * d, d), v.middleCols(h / 2 * d, d), b);
     CHECK(out.middleCols(h * d, d) == one);
   }
 }
 
 TEST_CASE("the delta rule refuses what does not fit") {
   const heed::rows<float> q = random_rows<float>(6, 4, 1), v = random_rows<float>(6, 3, 2);
-  const heed::row_vector<float> beta = heed::row_vector<float>::Ones(6), other = heed::row_vector<float>::Ones(5);
-  testing::check_refused([&] { heed::delta_rule(q, q, v, other); }, {"delta_rule", "beta", "5", "6"});
+  const heed::row_vector<float> beta = heed::row_vector<float>::Ones(6),
+                                other = heed::row_vector<float>::Ones(5);
+  testing::check_refused([&] { heed::delta_rule(q, q, v, other); },
+                         {"delta_rule", "beta", "5", "6"});
   const heed::row_vector<float> none;  // would be linear attention
-  testing::check_refused([&] { heed::delta_rule(q, q, v, none); }, {"heed::delta_rule:", "beta", "length 0", "6"});
-  testing::check_refused([&] { heed::recurrent_delta_rule(q, q, v, none); }, {"heed::recurrent_delta_rule:", "beta", "length 0", "6"});
-  testing::check_refused([&] { heed::delta_rule(q, q, random_rows<float>(7, 3, 1), beta); }, {"value: length", "7", "6"});
-  testing::check_refused([&] { heed::delta_rule(q, q, v, beta, {}, heed::log_gate(random_rows<float>(6, 2, 1))); },
-                         {"log_gate", "2", "4"});
+  testing::check_refused([&] { heed::delta_rule(q, q, v, none); },
+                         {"heed::delta_rule:", "beta", "length 0", "6"});
+  testing::check_refused([&] { heed::recurrent_delta_rule(q, q, v, none); },
+                         {"heed::recurrent_delta_rule:", "beta", "length 0", "6"});
+  testing::check_refused([&] { heed::delta_rule(q, q, random_rows<float>(7, 3, 1), beta); },
+                         {"value: length", "7", "6"});
+  testing::check_refused(
+      [&] { heed::delta_rule(q, q, v, beta, {}, heed::log_gate(random_rows<float>(6, 2, 1))); },
+      {"log_gate", "2", "4"});
   heed::rows<float> state = heed::rows<float>::Constant(3, 3, 7);
-  testing::check_refused([&] { heed::delta_rule(q, q, v, beta, {}, heed::carry(state)); }, {"carry: rows", "3", "4"});
+  testing::check_refused([&] { heed::delta_rule(q, q, v, beta, {}, heed::carry(state)); },
+                         {"carry: rows", "3", "4"});
   CHECK((state.array() == 7).all());
 }

@@ -16,7 +16,8 @@ TEST_CASE("Words are parted by what is no letter") {
   CHECK(support::words_of("Oh dear! Oh dear!") == words{"Oh", "dear", "Oh", "dear"});
   CHECK(support::words_of("a waistcoat-pocket, - it's") == words{"a", "waistcoat-pocket", "it's"});
   CHECK(support::words_of("\xE2\x80\x9C"
-                          "book,\xE2\x80\x9D it\xE2\x80\x99s na\xC3\xAFve") == words{"book", "it\xE2\x80\x99s", "na\xC3\xAFve"});
+                          "book,\xE2\x80\x9D it\xE2\x80\x99s na\xC3\xAFve") ==
+        words{"book", "it\xE2\x80\x99s", "na\xC3\xAFve"});
   CHECK(support::words_of("\xE6\xB0\xB4\xE5\x85\x8E") == words{"\xE6\xB0\xB4", "\xE5\x85\x8E"});
 }
 
@@ -30,7 +31,8 @@ TEST_CASE("Nothing that steers a terminal comes through") {
   for (const std::string& word : support::words_of(evil))
     for (const char c : word) CHECK(static_cast<unsigned char>(c) >= 0x20);
   const std::string bad = "\xEF\xBF\xBD";
-  CHECK(support::printable(evil) == "a" + bad + "[2Jb" + bad + "c" + bad + "d" + bad + "e" + bad + "f" + bad);
+  CHECK(support::printable(evil) ==
+        "a" + bad + "[2Jb" + bad + "c" + bad + "d" + bad + "e" + bad + "f" + bad);
   CHECK(support::words_of("\xE2\x80\xAE").empty());
 }
 

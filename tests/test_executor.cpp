@@ -48,8 +48,9 @@ TEST_CASE("every task runs once, on every kind of executor") {
   counting_executor counting(3);
   lazy_executor lazy;
   for (heed::executor* executor :
-       {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&lent), static_cast<heed::executor*>(&own),
-        static_cast<heed::executor*>(&counting), static_cast<heed::executor*>(&lazy)})
+       {static_cast<heed::executor*>(nullptr), static_cast<heed::executor*>(&lent),
+        static_cast<heed::executor*>(&own), static_cast<heed::executor*>(&counting),
+        static_cast<heed::executor*>(&lazy)})
     for (const std::ptrdiff_t tasks : {0, 1, 2, 3, 100})
       for (const int workers : {1, 3, 8}) {
         CAPTURE(tasks, workers);
@@ -66,7 +67,8 @@ TEST_CASE("every task runs once, on every kind of executor") {
 
 TEST_CASE("attention gives the same bits on any executor") {
   const heed::size_type heads = 3, n = 150, d = 16;
-  const heed::rows<float> query = testing::random_rows<float>(heads * n, d, 1), key = testing::random_rows<float>(heads * n, d, 2);
+  const heed::rows<float> query = testing::random_rows<float>(heads * n, d, 1),
+                          key = testing::random_rows<float>(heads * n, d, 2);
   const auto run = [&](int threads, heed::executor* executor) {
     heed::attention_options options;
     options.execution.threads = threads;
@@ -74,8 +76,9 @@ TEST_CASE("attention gives the same bits on any executor") {
     heed::rows<float> out(heads * n, d);
     heed::workspace memory;
     const auto keys = heed::bhnd(key.data(), heed::size_type(1), heads, n, d);
-    heed::multi_head_attention_into(heed::bhnd(query.data(), heed::size_type(1), heads, n, d), keys, keys,
-                                    heed::bhnd(out.data(), heed::size_type(1), heads, n, d), {}, options, memory);
+    heed::multi_head_attention_into(heed::bhnd(query.data(), heed::size_type(1), heads, n, d), keys,
+                                    keys, heed::bhnd(out.data(), heed::size_type(1), heads, n, d),
+                                    {}, options, memory);
     return out;
   };
   const heed::rows<float> want = run(1, nullptr);
@@ -84,7 +87,8 @@ TEST_CASE("attention gives the same bits on any executor") {
   heed::thread_executor own(3);
   counting_executor counting(3);
   for (heed::executor* executor :
-       {static_cast<heed::executor*>(&lent), static_cast<heed::executor*>(&own), static_cast<heed::executor*>(&counting)})
+       {static_cast<heed::executor*>(&lent), static_cast<heed::executor*>(&own),
+        static_cast<heed::executor*>(&counting)})
     CHECK(run(3, executor) == want);
 }
 
@@ -109,8 +113,10 @@ TEST_CASE("an executor without workers leaves the work to the caller") {
     counting_executor none(workers);
     heed::attention_options options;
     options.execution.executor = &none;
-    CHECK(heed::attention(e.query, e.key, e.value, options) == heed::attention(e.query, e.key, e.value));
-    CHECK(heed::project(e.query, e.key.transpose(), options) == heed::project(e.query, e.key.transpose()));
+    CHECK(heed::attention(e.query, e.key, e.value, options) ==
+          heed::attention(e.query, e.key, e.value));
+    CHECK(heed::project(e.query, e.key.transpose(), options) ==
+          heed::project(e.query, e.key.transpose()));
     CHECK(none.seen == 0);
   }
 }
@@ -121,11 +127,14 @@ TEST_CASE("a call from within a task of the pool that it is lent does not wait f
   const auto view = heed::bhnd(x.data(), heed::size_type(1), heads, n, d);
   heed::workspace memory_of_want;
   heed::rows<float> want(heads * n, d);
-  heed::multi_head_attention_into(view, view, view, heed::bhnd(want.data(), heed::size_type(1), heads, n, d), {}, {}, memory_of_want);
+  heed::multi_head_attention_into(view, view, view,
+                                  heed::bhnd(want.data(), heed::size_type(1), heads, n, d), {}, {},
+                                  memory_of_want);
   for (const int threads : {1, 2}) {
     Eigen::ThreadPool pool(threads);
     heed::pool_executor<Eigen::ThreadPool> lent(pool);
-    // As many calls as threads and more: each thread is in a call of its own, and no thread is left to help.
+    // As many calls as threads and more: each thread is in a call of its own, and no thread is left
+    // to help.
     const int calls = threads + 2;
     std::vector<heed::rows<float>> got(std::size_t(calls), heed::rows<float>(heads * n, d));
     std::atomic<int> finished{0};
@@ -134,15 +143,18 @@ TEST_CASE("a call from within a task of the pool that it is lent does not wait f
         heed::attention_options options;
         options.execution.executor = &lent;
         heed::workspace memory;
-        heed::multi_head_attention_into(view, view, view, heed::bhnd(got[std::size_t(c)].data(), heed::size_type(1), heads, n, d), {}, options,
-                                        memory);
+        heed::multi_head_attention_into(
+            view, view, view,
+            heed::bhnd(got[std::size_t(c)].data(), heed::size_type(1), heads, n, d), {}, options,
+            memory);
         ++finished;
       });
     const auto begin = std::chrono::steady_clock::now();
     while (finished < calls && std::chrono::steady_clock::now() - begin < std::chrono::seconds(60))
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (finished < calls) {  // nothing can be cleaned up: the pool's destructor would wait for ever
-      std::fprintf(stderr, "a pool of %d threads: %d of %d calls came back\n", threads, int(finished), calls);
+      std::fprintf(stderr, "a pool of %d threads: %d of %d calls came back\n", threads,
+                   int(finished), calls);
       std::abort();
     }
     for (const heed::rows<float>& out : got) CHECK(out == want);

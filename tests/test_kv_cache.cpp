@@ -21,7 +21,8 @@ heed::attention_options causal() {
   return options;
 }
 
-const std::vector<std::vector<heed::size_type>> cuts{{0, 40}, {0, 1, 40}, {0, 39, 40}, {0, 7, 8, 8, 20, 33, 40}};
+const std::vector<std::vector<heed::size_type>> cuts{
+    {0, 40}, {0, 1, 40}, {0, 39, 40}, {0, 7, 8, 8, 20, 33, 40}};
 
 }  // namespace
 
@@ -48,8 +49,10 @@ TEST_CASE("any cut of a prompt into chunks gives what one call gives") {
     for (std::size_t n = 0; n + 1 < cut.size(); ++n) {
       const heed::size_type first = cut[n], end = cut[n + 1];
       t.append(cache, 0, first, end);
-      reference.middleRows(first, end - first) = testing::reference_from(cache, t, first, end, options, heed::alibi(slopes));
-      fused.middleRows(first, end - first) = testing::attention_from(cache, t, first, end, options, heed::alibi(slopes));
+      reference.middleRows(first, end - first) =
+          testing::reference_from(cache, t, first, end, options, heed::alibi(slopes));
+      fused.middleRows(first, end - first) =
+          testing::attention_from(cache, t, first, end, options, heed::alibi(slopes));
     }
     CAPTURE(cut);
     CHECK(reference == whole);
@@ -62,18 +65,23 @@ TEST_CASE("functions and dropout see tokens of the sequence, however it is cut")
   heed::attention_options options = causal();
   const heed::size_type window = GENERATE(heed::size_type(-1), heed::size_type(6));
   options.window_left = window;
-  const auto bend = [](auto score, heed::size_type, heed::size_type h, heed::size_type i, heed::size_type j) {
+  const auto bend = [](auto score, heed::size_type, heed::size_type h, heed::size_type i,
+                       heed::size_type j) {
     using scalar = decltype(score);
-    return (i + 2 * j) % 7 == 0 ? -std::numeric_limits<scalar>::infinity() : score + scalar(0.125) * scalar((3 * i + j + h) % 5);
+    return (i + 2 * j) % 7 == 0 ? -std::numeric_limits<scalar>::infinity()
+                                : score + scalar(0.125) * scalar((3 * i + j + h) % 5);
   };
-  const auto shows = [](heed::size_type, heed::size_type h, heed::size_type i, heed::size_type j) { return i == j || (3 * i + j + h) % 4 != 0; };
+  const auto shows = [](heed::size_type, heed::size_type h, heed::size_type i, heed::size_type j) {
+    return i == j || (3 * i + j + h) % 4 != 0;
+  };
   const auto in_one_call = [&](auto zero) {
     using Scalar = decltype(zero);
     const tokens<Scalar> same(40, 4, 2, 8, 6, 1);
     heed::rows<Scalar> out(40, 24);  // by no cache at all
-    heed::reference_multi_head_attention_into(same.query_view(0, 40), same.key_view(0, 40), same.value_view(0, 40),
-                                              heed::bnhd(out.data(), 1, 40, 4, 6), {}, options, heed::score_function(bend),
-                                              heed::mask_function(shows), heed::dropout(0.3, 5));
+    heed::reference_multi_head_attention_into(
+        same.query_view(0, 40), same.key_view(0, 40), same.value_view(0, 40),
+        heed::bnhd(out.data(), 1, 40, 4, 6), {}, options, heed::score_function(bend),
+        heed::mask_function(shows), heed::dropout(0.3, 5));
     return out;
   };
   const heed::rows<double> whole = in_one_call(0.0);
@@ -86,13 +94,17 @@ TEST_CASE("functions and dropout see tokens of the sequence, however it is cut")
     for (std::size_t n = 0; n + 1 < cut.size(); ++n) {
       const heed::size_type first = cut[n], count = cut[n + 1] - first;
       const auto run = [&](const auto& attend, const auto& from) {
-        return attend(from, t, first, first + count, options, heed::score_function(bend), heed::mask_function(shows),
-                      heed::dropout(0.3, 5));
+        return attend(from, t, first, first + count, options, heed::score_function(bend),
+                      heed::mask_function(shows), heed::dropout(0.3, 5));
       };
       t.append(cache, 0, first, first + count);
       t.append(pages, sequence[0], first, first + count);
-      const auto by_reference = [](const auto&... arguments) { return testing::reference_from(arguments...); };
-      const auto by_kernels = [](const auto&... arguments) { return testing::attention_from(arguments...); };
+      const auto by_reference = [](const auto&... arguments) {
+        return testing::reference_from(arguments...);
+      };
+      const auto by_kernels = [](const auto&... arguments) {
+        return testing::attention_from(arguments...);
+      };
       reference.middleRows(first, count) = run(by_reference, cache);
       fused.middleRows(first, count) = run(by_kernels, cache);
       paged.middleRows(first, count) = run(by_kernels, pages.batch(sequence));
@@ -114,7 +126,8 @@ TEST_CASE("a cache that has been truncated is as if it had never seen the rest")
   CHECK(cut.length(0) == 6);
   CHECK(cut.position(0) == 6);
   t.append(cut, 0, 12, 20);
-  CHECK(testing::reference_from(cut, t, 12, 20, causal()) == testing::reference_from(fresh, t, 12, 20, causal()));
+  CHECK(testing::reference_from(cut, t, 12, 20, causal()) ==
+        testing::reference_from(fresh, t, 12, 20, causal()));
   cut.clear();
   CHECK(cut.length(0) == 0);
   t.append(cut, 0, 0, 3);
@@ -123,12 +136,15 @@ TEST_CASE("a cache that has been truncated is as if it had never seen the rest")
   CHECK(testing::reference_from(cut, t, 0, 3, {}) == testing::reference_from(other, t, 0, 3, {}));
 }
 
-TEMPLATE_TEST_CASE("a rolling cache gives what the whole one gives under its window, and does not grow", "", double, std::int8_t) {
+TEMPLATE_TEST_CASE(
+    "a rolling cache gives what the whole one gives under its window, and does not grow", "",
+    double, std::int8_t) {
   constexpr heed::size_type window = 7, n = 200;
   const tokens<double> t(n, 2, 1, 8, 8, 3);
   heed::attention_options options = causal();
   options.window_left = window;
-  const heed::size_type step = GENERATE(heed::size_type(1), heed::size_type(3), heed::size_type(20));
+  const heed::size_type step =
+      GENERATE(heed::size_type(1), heed::size_type(3), heed::size_type(20));
   heed::kv_cache<TestType> whole(1, 1, 8, 8), rolling(1, 1, 8, 8, 2 * window + step, window);
   const heed::size_type reserved = rolling.bytes();
   for (heed::size_type first = 0; first < n; first += step) {
@@ -136,7 +152,8 @@ TEMPLATE_TEST_CASE("a rolling cache gives what the whole one gives under its win
     t.append(whole, 0, first, end);
     t.append(rolling, 0, first, end);
     REQUIRE(rolling.position(0) == end);
-    REQUIRE(testing::reference_from(rolling, t, first, end, options) == testing::reference_from(whole, t, first, end, options));
+    REQUIRE(testing::reference_from(rolling, t, first, end, options) ==
+            testing::reference_from(whole, t, first, end, options));
   }
   CHECK(rolling.length(0) <= window + step);
   CHECK(rolling.bytes() == reserved);
@@ -154,20 +171,24 @@ TEST_CASE("a rolling cache can be cut back as far as its history reaches, and no
   }
   REQUIRE(rolling.length(0) == window + 3);
   REQUIRE(rolling.dropped()[0] == 10);
-  testing::check_refused([&] { rolling.truncate(0, 4); }, {"heed::kv_cache::truncate", "length 4", "window 5", "dropped the 10"});
+  testing::check_refused([&] { rolling.truncate(0, 4); },
+                         {"heed::kv_cache::truncate", "length 4", "window 5", "dropped the 10"});
   CHECK(rolling.length(0) == window + 3);
-  testing::check_refused([&] { testing::attention_from(rolling, t, 14, 18, options); },
-                         {"cached_attention_into", "window", "1 tokens before the 8", "dropped 10"});
+  testing::check_refused(
+      [&] { testing::attention_from(rolling, t, 14, 18, options); },
+      {"cached_attention_into", "window", "1 tokens before the 8", "dropped 10"});
   rolling.truncate(0, window + 1);
   whole.truncate(0, 16);
   CHECK(rolling.position(0) == 16);
-  CHECK(testing::reference_from(rolling, t, 15, 16, options) == testing::reference_from(whole, t, 15, 16, options));
+  CHECK(testing::reference_from(rolling, t, 15, 16, options) ==
+        testing::reference_from(whole, t, 15, 16, options));
   rolling.truncate(0, window);
   whole.truncate(0, 15);
   t.append(rolling, 0, 20, 24);
   t.append(whole, 0, 20, 24);
   CHECK(rolling.position(0) == 19);
-  CHECK(testing::reference_from(rolling, t, 20, 24, options) == testing::reference_from(whole, t, 20, 24, options));
+  CHECK(testing::reference_from(rolling, t, 20, 24, options) ==
+        testing::reference_from(whole, t, 20, 24, options));
 
   rolling.clear(0);
   CHECK(rolling.position(0) == 0);
@@ -178,7 +199,8 @@ TEST_CASE("a rolling cache can be cut back as far as its history reaches, and no
   whole.truncate(0, 2);
   t.append(rolling, 0, 8, 10);
   t.append(whole, 0, 8, 10);
-  CHECK(testing::reference_from(rolling, t, 8, 10, options) == testing::reference_from(whole, t, 8, 10, options));
+  CHECK(testing::reference_from(rolling, t, 8, 10, options) ==
+        testing::reference_from(whole, t, 8, 10, options));
 }
 
 TEST_CASE("sequences of different lengths do not know of each other") {
@@ -189,7 +211,8 @@ TEST_CASE("sequences of different lengths do not know of each other") {
   auto query = t.query_view(0, 3);
   query.batch = 4, query.batch_stride = 0;  // the same queries for all
   heed::rows<double> out(4 * 3, 16);
-  heed::reference_cached_attention_into(query, together, heed::bnhd(out.data(), 4, 3, 2, 8), {}, causal());
+  heed::reference_cached_attention_into(query, together, heed::bnhd(out.data(), 4, 3, 2, 8), {},
+                                        causal());
   for (heed::size_type b = 0; b < 4; ++b) {
     heed::kv_cache<double> alone(1, 2, 8, 8);
     t.append(alone, 0, 0, lengths[b]);
@@ -206,10 +229,13 @@ TEST_CASE("an int8 row is wrong by at most half of its step") {
       const auto rows = stored.head(0, h, 0, 30);
       for (heed::size_type j = 0; j < 30; ++j) {
         float largest = 0;
-        for (heed::size_type c = 0; c < exact.cols; ++c) largest = (std::max)(largest, std::abs(exact(0, h, j, c)));
+        for (heed::size_type c = 0; c < exact.cols; ++c)
+          largest = (std::max)(largest, std::abs(exact(0, h, j, c)));
         const double half_step = double(largest) / 127 / 2;
-        for (heed::size_type c = 0; c < exact.cols; ++c)  // and the roundings of the scale and its inverse
-          CHECK(std::abs(rows.template at<double>(j, c) - double(exact(0, h, j, c))) <= half_step * (1 + 1e-4));
+        for (heed::size_type c = 0; c < exact.cols;
+             ++c)  // and the roundings of the scale and its inverse
+          CHECK(std::abs(rows.template at<double>(j, c) - double(exact(0, h, j, c))) <=
+                half_step * (1 + 1e-4));
       }
     }
   };
@@ -226,7 +252,8 @@ TEST_CASE("an int8 row of zeros stays zero") {
 }
 
 TEST_CASE("an int8 row with an infinity or NaN is NaN throughout") {
-  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     tokens<float> t(2, 1, 1, 4, 4, 6);
     t.key(0, 2) = bad;
     heed::kv_cache<std::int8_t> cache(1, 1, 4, 4);
@@ -255,16 +282,20 @@ TEST_CASE("a cache refuses what does not fit, and holds what it held") {
     change(key, value);
     testing::check_refused([&] { cache.append(0, key, value); }, words);
   };
-  refuse_append([](auto& key, auto&) { key.cols = 7; }, {"heed::kv_cache::append", "key: head_dim 7", "key_dim 8"});
+  refuse_append([](auto& key, auto&) { key.cols = 7; },
+                {"heed::kv_cache::append", "key: head_dim 7", "key_dim 8"});
   refuse_append([](auto&, auto& value) { value.cols = 8; }, {"value: head_dim 8", "value_dim 4"});
   refuse_append([](auto&, auto& value) { value.rows = 1; }, {"value: tokens 1", "2"});
   refuse_append([](auto& key, auto&) { key.heads = 1; }, {"key: num_kv_heads 1", "2"});
   refuse_append([](auto& key, auto& value) { key.batch = value.batch = 2; }, {"key: batch 2", "1"});
-  testing::check_refused([&] { cache.append(2, t.key_view(0, 1), t.value_view(0, 1)); }, {"sequence 2", "2"});
-  testing::check_refused([&] { cache.append(t.key_view(0, 1), t.value_view(0, 1)); }, {"key: batch 1", "2"});
+  testing::check_refused([&] { cache.append(2, t.key_view(0, 1), t.value_view(0, 1)); },
+                         {"sequence 2", "2"});
+  testing::check_refused([&] { cache.append(t.key_view(0, 1), t.value_view(0, 1)); },
+                         {"key: batch 1", "2"});
   testing::check_refused([&] { cache.truncate(0, 4); }, {"heed::kv_cache::truncate", "4", "3"});
   testing::check_refused([&] { heed::kv_cache<float>(1, 1, -1, 4); }, {"heed::kv_cache", "-1"});
-  testing::check_refused([&] { heed::kv_cache<float>(1, 1, 4, 4, 4, -2); }, {"heed::kv_cache", "window", "-2"});
+  testing::check_refused([&] { heed::kv_cache<float>(1, 1, 4, 4, 4, -2); },
+                         {"heed::kv_cache", "window", "-2"});
   CHECK(cache.length(0) == 3);
   CHECK(cache.length(1) == 0);
 
@@ -275,21 +306,31 @@ TEST_CASE("a cache refuses what does not fit, and holds what it held") {
   testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options); },
                          {"cached_attention_into", "window_left -1", "5"});
   options.window_left = 6;
-  testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options); }, {"window_left 6", "5"});
+  testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options); },
+                         {"window_left 6", "5"});
   options.window_left = 5;
   const std::vector<heed::size_type> lengths{2};
-  testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options, heed::key_lengths(lengths)); }, {"key_lengths"});
-  const auto shows = [](heed::size_type, heed::size_type, heed::size_type, heed::size_type) { return true; };
+  testing::check_refused(
+      [&] { testing::attention_from(rolling, t, 0, 3, options, heed::key_lengths(lengths)); },
+      {"key_lengths"});
+  const auto shows = [](heed::size_type, heed::size_type, heed::size_type, heed::size_type) {
+    return true;
+  };
   const auto blocks = heed::block_mask::of(shows, 1, 1, 3, 3);
-  testing::check_refused([&] { testing::attention_from(rolling, t, 0, 3, options, heed::mask_function(shows, blocks)); },
-                         {"cached_attention_into", "blocks and mask_function apart"});
+  testing::check_refused(
+      [&] {
+        testing::attention_from(rolling, t, 0, 3, options, heed::mask_function(shows, blocks));
+      },
+      {"cached_attention_into", "blocks and mask_function apart"});
 }
 
 TEST_CASE("a cache answers for its own sequences only, and reserves no room below 0") {
   heed::kv_cache<float> cache(2, 1, 4, 4, 8);
   for (const heed::size_type b : {heed::size_type(-1), heed::size_type(2)}) {
-    testing::check_refused([&] { cache.length(b); }, {"heed::kv_cache::length", std::to_string(b), "2"});
-    testing::check_refused([&] { cache.position(b); }, {"heed::kv_cache::position", std::to_string(b), "2"});
+    testing::check_refused([&] { cache.length(b); },
+                           {"heed::kv_cache::length", std::to_string(b), "2"});
+    testing::check_refused([&] { cache.position(b); },
+                           {"heed::kv_cache::position", std::to_string(b), "2"});
   }
   testing::check_refused([&] { cache.reserve(-5); }, {"heed::kv_cache::reserve: capacity", "-5"});
   CHECK(cache.capacity() == 8);
@@ -301,29 +342,38 @@ TEST_CASE("sizes whose product no index can hold are refused, with the sizes") {
   constexpr heed::size_type most = (std::numeric_limits<heed::size_type>::max)();
   const std::string huge = std::to_string(most);
   testing::check_refused([] { heed::kv_cache<float>(most, 2, 4, 4); }, {"heed::kv_cache:", huge});
-  testing::check_refused([] { heed::kv_cache<float>(1, 2, 4, 4, most); }, {"heed::kv_cache:", huge});
+  testing::check_refused([] { heed::kv_cache<float>(1, 2, 4, 4, most); },
+                         {"heed::kv_cache:", huge});
   testing::check_refused([] { heed::kv_cache<float>(most, 0, 4, 4); }, {"heed::kv_cache:", huge});
   heed::kv_cache<std::int8_t> cache(2, 2, 4, 4, 8);
-  testing::check_refused([&] { cache.reserve(most / 4); }, {"heed::kv_cache::reserve:", std::to_string(most / 4)});
+  testing::check_refused([&] { cache.reserve(most / 4); },
+                         {"heed::kv_cache::reserve:", std::to_string(most / 4)});
   CHECK(cache.capacity() == 8);
   const float zero = 0;
   const heed::tensor_view<const float> endless{&zero, 1, 2, most, 4, 0, 0, 0, 0};
-  testing::check_refused([&] { cache.append(0, endless, endless); }, {"heed::kv_cache::append", huge});
+  testing::check_refused([&] { cache.append(0, endless, endless); },
+                         {"heed::kv_cache::append", huge});
   CHECK(cache.length(0) == 0);
-  testing::check_refused([] { heed::paged_kv_cache<float>(most, 16, 2, 4, 4); }, {"heed::paged_kv_cache:", huge});
-  testing::check_refused([] { heed::paged_kv_cache<float>(1, most, 2, 0, 4); }, {"heed::paged_kv_cache:", huge});
+  testing::check_refused([] { heed::paged_kv_cache<float>(most, 16, 2, 4, 4); },
+                         {"heed::paged_kv_cache:", huge});
+  testing::check_refused([] { heed::paged_kv_cache<float>(1, most, 2, 0, 4); },
+                         {"heed::paged_kv_cache:", huge});
 
   CHECK(heed::kv_cache_bytes(1, 0, 4, most, 2) == 0);
-  testing::check_refused([] { heed::kv_cache_bytes(2, 2, 4, most, 2); }, {"heed::kv_cache_bytes:", huge});
-  testing::check_refused([] { heed::kv_cache_bytes(2, 2, -4, 8, 2); }, {"heed::kv_cache_bytes:", "head_dim -4"});
+  testing::check_refused([] { heed::kv_cache_bytes(2, 2, 4, most, 2); },
+                         {"heed::kv_cache_bytes:", huge});
+  testing::check_refused([] { heed::kv_cache_bytes(2, 2, -4, 8, 2); },
+                         {"heed::kv_cache_bytes:", "head_dim -4"});
 }
 
 TEST_CASE("int8 rows of any magnitude that floats have read back within half a scale") {
-  // The scale is max / 127, at most one subnormal more; beyond half of it come the roundings of the quotient, of the scale and of the
-  // product that reads back, each at most 128 times eps / 2 of the scale where that is normal.
+  // The scale is max / 127, at most one subnormal more; beyond half of it come the roundings of the
+  // quotient, of the scale and of the product that reads back, each at most 128 times eps / 2 of
+  // the scale where that is normal.
   constexpr float tiny = std::numeric_limits<float>::denorm_min();
-  for (const float magnitude : {std::numeric_limits<float>::max(), 3e38f, 1e30f, 1.0f, 1e-30f, 4e-37f, 3e-37f, 1e-37f, 1e-38f, 1e-40f,
-                                1e-43f, 1e-44f, 178 * tiny, 127 * tiny, 64 * tiny, 63 * tiny, tiny, 0.0f}) {
+  for (const float magnitude :
+       {std::numeric_limits<float>::max(), 3e38f, 1e30f, 1.0f, 1e-30f, 4e-37f, 3e-37f, 1e-37f,
+        1e-38f, 1e-40f, 1e-43f, 1e-44f, 178 * tiny, 127 * tiny, 64 * tiny, 63 * tiny, tiny, 0.0f}) {
     CAPTURE(magnitude);
     const float row[] = {magnitude, -magnitude, magnitude / 2, magnitude / 3, 0};
     heed::kv_cache<std::int8_t> cache(1, 1, 5, 5);
@@ -340,7 +390,9 @@ TEST_CASE("int8 rows of any magnitude that floats have read back within half a s
   }
 }
 
-TEST_CASE("a rolling cache whose capacity is just past its window does not move the window at each token") {
+TEST_CASE(
+    "a rolling cache whose capacity is just past its window does not move the window at each "
+    "token") {
   constexpr heed::size_type window = 32;
   heed::kv_cache<double> cache(1, 1, 1, 1, window + 1, window);
   heed::size_type moves = 0, first = 0;
@@ -366,7 +418,8 @@ TEST_CASE("a cache that was moved from is empty, and can be given another") {
   CHECK(cache.batch() == 0);
   CHECK(cache.capacity() == 0);
   cache.reserve(500);
-  testing::check_refused([&] { cache.append(heed::view(tokens), heed::view(tokens)); }, {"key: batch 1", "0"});
+  testing::check_refused([&] { cache.append(heed::view(tokens), heed::view(tokens)); },
+                         {"key: batch 1", "0"});
   cache = moved;
   cache.append(heed::view(tokens), heed::view(tokens));
   CHECK(cache.length(0) == 6);

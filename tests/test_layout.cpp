@@ -13,13 +13,15 @@
 #include "support/example.hpp"
 #include "support/isas.hpp"
 
-// Where the rows of a head are in memory changes no bit of a result: dense, heads side by side, or anywhere else.
+// Where the rows of a head are in memory changes no bit of a result: dense, heads side by side, or
+// anywhere else.
 
 namespace {
 
 using Index = heed::size_type;
 
-/// The same numbers in two layouts: the rows of a head one after the other, and `apart` elements from each other.
+/// The same numbers in two layouts: the rows of a head one after the other, and `apart` elements
+/// from each other.
 template <typename Scalar>
 struct two_layouts {
   two_layouts(Index batch, Index num_heads, Index n, Index d, Index padding, unsigned seed)
@@ -53,29 +55,36 @@ struct sizes {
   Index batch, heads, kv_heads, n_q, n_kv, d_k, d_v;
 };
 
-/// Few and many queries, of one block and of several; keys of one block, of many and of a few more; groups; rows that fill no vector.
-const std::vector<sizes> all_sizes{{1, 4, 4, 1, 300, 64, 64},   {2, 8, 2, 1, 1500, 64, 32},  {1, 4, 2, 3, 900, 20, 20},
-                                   {1, 3, 3, 16, 130, 64, 64},  {2, 4, 4, 64, 257, 64, 64},  {1, 8, 4, 70, 300, 128, 128},
-                                   {1, 4, 1, 200, 140, 40, 24}, {1, 2, 2, 300, 300, 64, 64}, {1, 16, 16, 49, 129, 16, 16},
-                                   {2, 3, 1, 5, 7, 8, 8}};
+/// Few and many queries, of one block and of several; keys of one block, of many and of a few more;
+/// groups; rows that fill no vector.
+const std::vector<sizes> all_sizes{{1, 4, 4, 1, 300, 64, 64},    {2, 8, 2, 1, 1500, 64, 32},
+                                   {1, 4, 2, 3, 900, 20, 20},    {1, 3, 3, 16, 130, 64, 64},
+                                   {2, 4, 4, 64, 257, 64, 64},   {1, 8, 4, 70, 300, 128, 128},
+                                   {1, 4, 1, 200, 140, 40, 24},  {1, 2, 2, 300, 300, 64, 64},
+                                   {1, 16, 16, 49, 129, 16, 16}, {2, 3, 1, 5, 7, 8, 8}};
 
 template <typename Scalar, typename... Terms>
-void check(const sizes& s, Index padding, const heed::attention_options& options, const Terms&... terms) {
-  const two_layouts<Scalar> query(s.batch, s.heads, s.n_q, s.d_k, padding, 1), key(s.batch, s.kv_heads, s.n_kv, s.d_k, padding, 2),
-      value(s.batch, s.kv_heads, s.n_kv, s.d_v, padding, 3), out(s.batch, s.heads, s.n_q, s.d_v, padding, 4);
-  heed::rows<heed::accumulator_t<Scalar>> lse(1, s.batch * s.heads * s.n_q), lse_apart(1, s.batch * s.heads * s.n_q);
+void check(const sizes& s, Index padding, const heed::attention_options& options,
+           const Terms&... terms) {
+  const two_layouts<Scalar> query(s.batch, s.heads, s.n_q, s.d_k, padding, 1),
+      key(s.batch, s.kv_heads, s.n_kv, s.d_k, padding, 2),
+      value(s.batch, s.kv_heads, s.n_kv, s.d_v, padding, 3),
+      out(s.batch, s.heads, s.n_q, s.d_v, padding, 4);
+  heed::rows<heed::accumulator_t<Scalar>> lse(1, s.batch * s.heads * s.n_q),
+      lse_apart(1, s.batch * s.heads * s.n_q);
   const auto lse_view = heed::bhnd(lse.data(), s.batch, s.heads, s.n_q, Index(1));
   const auto lse_view_apart = heed::bnhd(lse_apart.data(), s.batch, s.n_q, s.heads, Index(1));
   heed::workspace memory;
-  heed::multi_head_attention_into(query.view_of_dense, key.view_of_dense, value.view_of_dense, out.view_of_dense, lse_view, options,
-                                  memory, terms...);
+  heed::multi_head_attention_into(query.view_of_dense, key.view_of_dense, value.view_of_dense,
+                                  out.view_of_dense, lse_view, options, memory, terms...);
   heed::attention_options other = options;
   for (const int threads : {1, 2}) {
     other.execution.threads = threads;
-    heed::multi_head_attention_into(query.view_of_apart, key.view_of_apart, value.view_of_apart, out.view_of_apart, lse_view_apart,
-                                    other, memory, terms...);
-    INFO("batch " << s.batch << ", heads " << s.heads << " / " << s.kv_heads << ", n_q " << s.n_q << ", n_kv " << s.n_kv << ", d "
-                  << s.d_k << " / " << s.d_v << ", padding " << padding << ", threads " << threads << ", "
+    heed::multi_head_attention_into(query.view_of_apart, key.view_of_apart, value.view_of_apart,
+                                    out.view_of_apart, lse_view_apart, other, memory, terms...);
+    INFO("batch " << s.batch << ", heads " << s.heads << " / " << s.kv_heads << ", n_q " << s.n_q
+                  << ", n_kv " << s.n_kv << ", d " << s.d_k << " / " << s.d_v << ", padding "
+                  << padding << ", threads " << threads << ", "
                   << testing::name_of(options.execution.target));
     CHECK(same_bits(out.view_of_dense, out.view_of_apart));
     CHECK(same_bits(lse_view, lse_view_apart));
@@ -84,7 +93,8 @@ void check(const sizes& s, Index padding, const heed::attention_options& options
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("heads side by side give what dense rows give, to the bit", "", float, double, Eigen::bfloat16, Eigen::half) {
+TEMPLATE_TEST_CASE("heads side by side give what dense rows give, to the bit", "", float, double,
+                   Eigen::bfloat16, Eigen::half) {
   for (const heed::isa target : testing::isas())
     for (const heed::causal causal : {heed::causal::none, heed::causal::bottom_right})
       for (const sizes& s : all_sizes) {
@@ -117,15 +127,18 @@ namespace {
 
 enum class gates { none, token, key };
 
-/// Linear attention (or the delta rule) of heads that take turns, against each of them alone. Gates that forget cut each head's
-/// chunks at other tokens.
+/// Linear attention (or the delta rule) of heads that take turns, against each of them alone. Gates
+/// that forget cut each head's chunks at other tokens.
 template <typename Scalar>
-void check_recurrence(const sizes& s, gates which, bool delta, bool bonus, const heed::linear_attention_options& options) {
+void check_recurrence(const sizes& s, gates which, bool delta, bool bonus,
+                      const heed::linear_attention_options& options) {
   using Acc = heed::accumulator_t<Scalar>;
   const Index n = s.n_q, state_cols = s.d_v + (options.normalise ? 1 : 0);
-  two_layouts<Scalar> query(s.batch, s.heads, n, s.d_k, 0, 1), key(s.batch, s.kv_heads, n, s.d_k, 0, 2),
-      value(s.batch, s.kv_heads, n, s.d_v, 0, 3), out(s.batch, s.heads, n, s.d_v, 0, 4);
-  two_layouts<Acc> log_gate(s.batch, s.kv_heads, n, which == gates::key ? s.d_k : 1, 0, 5), beta(s.batch, s.kv_heads, n, 1, 0, 6);
+  two_layouts<Scalar> query(s.batch, s.heads, n, s.d_k, 0, 1),
+      key(s.batch, s.kv_heads, n, s.d_k, 0, 2), value(s.batch, s.kv_heads, n, s.d_v, 0, 3),
+      out(s.batch, s.heads, n, s.d_v, 0, 4);
+  two_layouts<Acc> log_gate(s.batch, s.kv_heads, n, which == gates::key ? s.d_k : 1, 0, 5),
+      beta(s.batch, s.kv_heads, n, 1, 0, 6);
   for (Index b = 0; b < s.batch; ++b)
     for (Index h = 0; h < s.kv_heads; ++h)
       for (Index i = 0; i < n; ++i)
@@ -135,8 +148,10 @@ void check_recurrence(const sizes& s, gates which, bool delta, bool bonus, const
           if ((i + 5 * h) % 61 == 60) gate = -std::numeric_limits<Acc>::infinity();
           log_gate.view_of_dense(b, h, i, c) = log_gate.view_of_apart(b, h, i, c) = gate;
         }
-  const Eigen::Matrix<Acc, 1, Eigen::Dynamic> u = Eigen::Matrix<Acc, 1, Eigen::Dynamic>::LinSpaced(s.d_k, -1, 1);
-  const heed::rows<Acc> start = testing::random_rows<Acc>(s.batch * s.kv_heads * s.d_k, state_cols, 7);
+  const Eigen::Matrix<Acc, 1, Eigen::Dynamic> u =
+      Eigen::Matrix<Acc, 1, Eigen::Dynamic>::LinSpaced(s.d_k, -1, 1);
+  const heed::rows<Acc> start =
+      testing::random_rows<Acc>(s.batch * s.kv_heads * s.d_k, state_cols, 7);
   heed::workspace memory;
   const auto run = [&](bool apart, heed::rows<Acc>* state, int threads) {
     const auto of = [&](auto& two) { return apart ? two.view_of_apart : two.view_of_dense; };
@@ -145,12 +160,13 @@ void check_recurrence(const sizes& s, gates which, bool delta, bool bonus, const
         heed::delta_rule_options other;
         other.execution.target = options.execution.target;
         other.execution.threads = threads;
-        heed::multi_head_delta_rule_into(of(query), of(key), of(value), of(beta), of(out), other, memory, terms...);
+        heed::multi_head_delta_rule_into(of(query), of(key), of(value), of(beta), of(out), other,
+                                         memory, terms...);
       } else {
         heed::linear_attention_options other = options;
         other.execution.threads = threads;
-        heed::multi_head_linear_attention_into(of(query), of(key), of(value), of(out), other, memory, terms...,
-                                               heed::when(bonus, heed::bonus(u)));
+        heed::multi_head_linear_attention_into(of(query), of(key), of(value), of(out), other,
+                                               memory, terms..., heed::when(bonus, heed::bonus(u)));
       }
     };
     const auto gate = heed::when(which != gates::none, heed::log_gate(of(log_gate)));
@@ -167,9 +183,11 @@ void check_recurrence(const sizes& s, gates which, bool delta, bool bonus, const
       heed::rows<Acc> other = start;
       out.apart.setConstant(Scalar(-7));
       run(true, carried ? &other : nullptr, threads);
-      INFO("batch " << s.batch << ", heads " << s.heads << " / " << s.kv_heads << ", n " << n << ", d " << s.d_k << " / " << s.d_v
-                    << ", gates " << int(which) << ", delta " << delta << ", bonus " << bonus << ", normalise " << options.normalise
-                    << ", carried " << carried << ", threads " << threads << ", " << testing::name_of(options.execution.target));
+      INFO("batch " << s.batch << ", heads " << s.heads << " / " << s.kv_heads << ", n " << n
+                    << ", d " << s.d_k << " / " << s.d_v << ", gates " << int(which) << ", delta "
+                    << delta << ", bonus " << bonus << ", normalise " << options.normalise
+                    << ", carried " << carried << ", threads " << threads << ", "
+                    << testing::name_of(options.execution.target));
       CHECK(same_bits(out.view_of_dense, out.view_of_apart));
       CHECK(std::memcmp(state.data(), other.data(), std::size_t(state.size()) * sizeof(Acc)) == 0);
     }
@@ -178,8 +196,10 @@ void check_recurrence(const sizes& s, gates which, bool delta, bool bonus, const
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("linear attention and the delta rule of heads side by side, to the bit", "", float, double, Eigen::bfloat16) {
-  // More heads than take turns; groups; one head; rows that fill no vector; fewer tokens than a chunk, and one.
+TEMPLATE_TEST_CASE("linear attention and the delta rule of heads side by side, to the bit", "",
+                   float, double, Eigen::bfloat16) {
+  // More heads than take turns; groups; one head; rows that fill no vector; fewer tokens than a
+  // chunk, and one.
   for (const sizes& s : std::vector<sizes>{{1, 20, 20, 150, 150, 16, 16},
                                            {2, 6, 3, 200, 200, 64, 64},
                                            {1, 4, 4, 77, 77, 20, 24},
@@ -201,28 +221,39 @@ TEMPLATE_TEST_CASE("linear attention and the delta rule of heads side by side, t
 
 TEST_CASE("multi_head_self_attention is its products and attention of dense heads, to the bit") {
   constexpr Index n = 150, heads = 4, d = 32, d_model = heads * d;
-  const auto x = testing::random_rows<float>(n, d_model, 1), w_q = testing::random_rows<float>(d_model, d_model, 2),
-             w_k = testing::random_rows<float>(d_model, d_model, 3), w_v = testing::random_rows<float>(d_model, d_model, 4),
+  const auto x = testing::random_rows<float>(n, d_model, 1),
+             w_q = testing::random_rows<float>(d_model, d_model, 2),
+             w_k = testing::random_rows<float>(d_model, d_model, 3),
+             w_v = testing::random_rows<float>(d_model, d_model, 4),
              w_o = testing::random_rows<float>(d_model, d_model, 5);
-  heed::rows<float> projected[3] = {heed::project(x, w_q), heed::project(x, w_k), heed::project(x, w_v)}, attended(n, d_model);
+  heed::rows<float> projected[3] = {heed::project(x, w_q), heed::project(x, w_k),
+                                    heed::project(x, w_v)},
+                    attended(n, d_model);
   heed::rows<float> dense[3];
   for (int t = 0; t < 3; ++t) {
     dense[t].resize(heads * n, d);
-    for (Index h = 0; h < heads; ++h) dense[t].middleRows(h * n, n) = projected[t].middleCols(h * d, d);
+    for (Index h = 0; h < heads; ++h)
+      dense[t].middleRows(h * n, n) = projected[t].middleCols(h * d, d);
   }
   for (Index h = 0; h < heads; ++h)
     attended.middleCols(h * d, d) =
-        heed::attention(dense[0].middleRows(h * n, n), dense[1].middleRows(h * n, n), dense[2].middleRows(h * n, n));
-  CHECK(heed::multi_head_self_attention(x, w_q, w_k, w_v, w_o, {heads, heads}) == heed::project(attended, w_o));
+        heed::attention(dense[0].middleRows(h * n, n), dense[1].middleRows(h * n, n),
+                        dense[2].middleRows(h * n, n));
+  CHECK(heed::multi_head_self_attention(x, w_q, w_k, w_v, w_o, {heads, heads}) ==
+        heed::project(attended, w_o));
 }
 
-TEMPLATE_TEST_CASE("a sequence alone gives what it gives in any batch, to the bit", "", float, double, Eigen::bfloat16) {
-  // One query or a few against many keys take another path than many queries; each sequence must take its own.
+TEMPLATE_TEST_CASE("a sequence alone gives what it gives in any batch, to the bit", "", float,
+                   double, Eigen::bfloat16) {
+  // One query or a few against many keys take another path than many queries; each sequence must
+  // take its own.
   struct pair {
     Index n_q, n_kv;
   };
-  const std::vector<std::vector<pair>> batches{
-      {{1, 1000}, {100, 100}}, {{100, 100}, {1, 1000}}, {{3, 900}, {2, 5}, {1, 1}, {60, 200}}, {{0, 5}, {1, 300}, {4, 0}, {9, 2400}}};
+  const std::vector<std::vector<pair>> batches{{{1, 1000}, {100, 100}},
+                                               {{100, 100}, {1, 1000}},
+                                               {{3, 900}, {2, 5}, {1, 1}, {60, 200}},
+                                               {{0, 5}, {1, 300}, {4, 0}, {9, 2400}}};
   constexpr Index heads = 4, kv_heads = 2, d = 32;
   for (const heed::isa target : testing::isas())
     for (const auto& batch : batches)
@@ -241,18 +272,23 @@ TEMPLATE_TEST_CASE("a sequence alone gives what it gives in any batch, to the bi
                    value = testing::random_rows<TestType>(key_starts.back(), kv_heads * d, 3);
         heed::rows<TestType> out = query, alone = query;
         heed::workspace memory;
-        heed::ragged_attention_into(heed::split_heads(heed::view(query), heads), heed::split_heads(heed::view(key), kv_heads),
-                                    heed::split_heads(heed::view(value), kv_heads), heed::split_heads(heed::writable_view(out), heads),
-                                    {}, query_starts, key_starts, options, memory);
+        heed::ragged_attention_into(heed::split_heads(heed::view(query), heads),
+                                    heed::split_heads(heed::view(key), kv_heads),
+                                    heed::split_heads(heed::view(value), kv_heads),
+                                    heed::split_heads(heed::writable_view(out), heads), {},
+                                    query_starts, key_starts, options, memory);
         options.execution.threads = 1;
         for (std::size_t b = 0; b < batch.size(); ++b) {
-          const Index i = query_starts[b], j = key_starts[b], n_q = batch[b].n_q, n_kv = batch[b].n_kv;
-          heed::multi_head_attention_into(heed::split_heads(heed::view(query.middleRows(i, n_q)), heads),
-                                          heed::split_heads(heed::view(key.middleRows(j, n_kv)), kv_heads),
-                                          heed::split_heads(heed::view(value.middleRows(j, n_kv)), kv_heads),
-                                          heed::split_heads(heed::writable_view(alone.middleRows(i, n_q)), heads), {}, options,
-                                          memory);
+          const Index i = query_starts[b], j = key_starts[b], n_q = batch[b].n_q,
+                      n_kv = batch[b].n_kv;
+          heed::multi_head_attention_into(
+              heed::split_heads(heed::view(query.middleRows(i, n_q)), heads),
+              heed::split_heads(heed::view(key.middleRows(j, n_kv)), kv_heads),
+              heed::split_heads(heed::view(value.middleRows(j, n_kv)), kv_heads),
+              heed::split_heads(heed::writable_view(alone.middleRows(i, n_q)), heads), {}, options,
+              memory);
         }
-        CHECK(std::memcmp(out.data(), alone.data(), std::size_t(out.size()) * sizeof(TestType)) == 0);
+        CHECK(std::memcmp(out.data(), alone.data(), std::size_t(out.size()) * sizeof(TestType)) ==
+              0);
       }
 }

@@ -16,8 +16,9 @@ struct shape {
 };
 
 /// Lengths around the chunks and the tile, head dims around the lanes.
-const std::vector<shape> shapes = {{0, 3, 2},    {1, 1, 1},  {2, 5, 3},    {7, 8, 9},    {8, 16, 16}, {9, 17, 15},
-                                   {47, 16, 33}, {48, 4, 8}, {49, 32, 31}, {64, 64, 64}, {65, 7, 48}, {129, 24, 40}};
+const std::vector<shape> shapes = {{0, 3, 2},    {1, 1, 1},    {2, 5, 3},    {7, 8, 9},
+                                   {8, 16, 16},  {9, 17, 15},  {47, 16, 33}, {48, 4, 8},
+                                   {49, 32, 31}, {64, 64, 64}, {65, 7, 48},  {129, 24, 40}};
 
 /// Everything that linear attention can be: 3 gates x bonus or not x normaliser or not.
 template <typename Scalar, typename Check>
@@ -37,7 +38,8 @@ void for_each_form(const shape& s, const Check& check) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("linear attention in chunks is as exact as token after token", "", float, double, Eigen::bfloat16, Eigen::half) {
+TEMPLATE_TEST_CASE("linear attention in chunks is as exact as token after token", "", float, double,
+                   Eigen::bfloat16, Eigen::half) {
   using wide = testing::wider_t<TestType>;
   for (const shape& s : shapes)
     for_each_form<TestType>(s, [&](const auto& make) {
@@ -81,7 +83,8 @@ TEST_CASE("linear attention of a sequence in parts is that of the whole") {
 
 TEST_CASE("linear attention without gates is causal attention without the softmax") {
   const linear_example<double> e(30, 8, 5, 0, 1);
-  const Eigen::MatrixXd weights = (e.query * e.key.transpose() / std::sqrt(8.0)).triangularView<Eigen::Lower>();
+  const Eigen::MatrixXd weights =
+      (e.query * e.key.transpose() / std::sqrt(8.0)).triangularView<Eigen::Lower>();
   CHECK(heed::linear_attention(e.query, e.key, e.value).isApprox(weights * e.value, 1e-13));
   heed::linear_attention_options zero;
   zero.scale = 0;
@@ -90,16 +93,19 @@ TEST_CASE("linear attention without gates is causal attention without the softma
 
 TEST_CASE("retention decays by gamma from token to token") {
   const heed::row_vector<double> gates = heed::retention_log_gates<double>(3);
-  for (heed::size_type h = 0; h < 3; ++h) CHECK(std::exp(gates(h)) == Approx(1 - std::pow(2.0, -5.0 - double(h))).epsilon(1e-15));
+  for (heed::size_type h = 0; h < 3; ++h)
+    CHECK(std::exp(gates(h)) == Approx(1 - std::pow(2.0, -5.0 - double(h))).epsilon(1e-15));
 
   const heed::size_type length = 20, d = 4;
-  const heed::rows<double> q = random_rows<double>(length, 3 * d, 1), k = random_rows<double>(length, 3 * d, 2),
+  const heed::rows<double> q = random_rows<double>(length, 3 * d, 1),
+                           k = random_rows<double>(length, 3 * d, 2),
                            v = random_rows<double>(length, 3 * d, 3);
   heed::rows<double> out(length, 3 * d);
   heed::workspace memory;
-  heed::multi_head_linear_attention_into(heed::split_heads(heed::view(q), 3), heed::split_heads(heed::view(k), 3),
-                                         heed::split_heads(heed::view(v), 3), heed::split_heads(heed::writable_view(out), 3), {},
-                                         memory, heed::log_gate_per_head(gates));
+  heed::multi_head_linear_attention_into(
+      heed::split_heads(heed::view(q), 3), heed::split_heads(heed::view(k), 3),
+      heed::split_heads(heed::view(v), 3), heed::split_heads(heed::writable_view(out), 3), {},
+      memory, heed::log_gate_per_head(gates));
   for (heed::size_type h = 0; h < 3; ++h) {
     Eigen::MatrixXd weights = q.middleCols(h * d, d) * k.middleCols(h * d, d).transpose() / 2;
     for (heed::size_type i = 0; i < length; ++i)
@@ -116,7 +122,8 @@ TEST_CASE("strong gates neither overflow nor leave NaN") {
       linear_example<float> e(100, 16, 8, gate_cols, 3);
       if (bonus) e.with_bonus(3);
       e.log_gate *= strength;
-      for (heed::size_type t = 0; t < 100; t += 7) e.log_gate.row(t).setConstant(-std::numeric_limits<float>::infinity());
+      for (heed::size_type t = 0; t < 100; t += 7)
+        e.log_gate.row(t).setConstant(-std::numeric_limits<float>::infinity());
       for (heed::size_type t = 3; t < 100; t += 7) e.log_gate.row(t).setZero();
       const auto exact = e.cast<double>().exact();
       REQUIRE(exact.out.allFinite());
@@ -124,12 +131,14 @@ TEST_CASE("strong gates neither overflow nor leave NaN") {
         CAPTURE(strength, gate_cols, bonus, testing::name_of(target));
         e.options.execution.target = target;
         testing::check_linear(e.run(false), exact,
-                              {testing::max_error(e.run(true).out, exact.out), testing::max_error(e.run(true).state, exact.state)});
+                              {testing::max_error(e.run(true).out, exact.out),
+                               testing::max_error(e.run(true).state, exact.state)});
       }
     }
 }
 
-TEMPLATE_TEST_CASE("a gate of -infinity forgets a state that is NaN, and keys and values too", "", float, double) {
+TEMPLATE_TEST_CASE("a gate of -infinity forgets a state that is NaN, and keys and values too", "",
+                   float, double) {
   for (const heed::size_type d_k : {heed::size_type(8), heed::size_type(17)})
     for (const heed::size_type gate_cols : {heed::size_type(1), d_k})
       for (const bool bonus : {false, true})
@@ -160,7 +169,8 @@ TEST_CASE("a gate of -infinity for one key dimension forgets that dimension alon
       e.key(at - 1, dim) = nan;
       const auto check = [&](const testing::linear_result<float>& got) {
         CHECK(std::isnan(got.out(at - 1, 0)));
-        testing::check_error(got.out.bottomRows(rows), exact.out.bottomRows(rows), testing::max_error(same.out, exact.out));
+        testing::check_error(got.out.bottomRows(rows), exact.out.bottomRows(rows),
+                             testing::max_error(same.out, exact.out));
         testing::check_error(got.state, exact.state, testing::max_error(same.state, exact.state));
       };
       check(e.run(true));
@@ -193,7 +203,8 @@ TEST_CASE("a gate that is NaN is refused nowhere, and a positive one beside it e
         if (positive == c) continue;
         linear_example<float> wrong = with;
         wrong.log_gate(4, positive) = 0.5f;
-        testing::check_refused([&] { wrong.run(false); }, {"log_gate", "0.5", "[0, 0, 4, " + std::to_string(positive) + "]"});
+        testing::check_refused([&] { wrong.run(false); },
+                               {"log_gate", "0.5", "[0, 0, 4, " + std::to_string(positive) + "]"});
       }
     }
   }
@@ -210,7 +221,8 @@ TEMPLATE_TEST_CASE("a state that fades becomes 0 and is nowhere subnormal", "", 
         e.log_gate.setConstant(sizeof(TestType) == 4 ? TestType(-0.1) : TestType(-0.8));
         e.value.setZero();
         heed::rows<TestType> state = e.state;
-        for (int part = 0; part < 5; ++part) {  // within the third, of tokens 800 to 1,200, it passes e^-87 (double: e^-708)
+        for (int part = 0; part < 5; ++part) {  // within the third, of tokens 800 to 1,200, it
+                                                // passes e^-87 (double: e^-708)
           e.run(0, 400, recurrent, state);
           testing::check_settled(state);
           if (part == 1) CHECK((state.array() != 0).any());
@@ -227,13 +239,16 @@ TEMPLATE_TEST_CASE("a state that fades becomes 0 and is nowhere subnormal", "", 
 TEST_CASE("a NaN reaches later tokens of its own head only") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const heed::size_type length = 40, d = 8, at = 21;
-  const heed::rows<float> q = random_rows<float>(length, 2 * d, 1), k = random_rows<float>(length, 2 * d, 2);
-  heed::rows<float> v = random_rows<float>(length, 2 * d, 3), clean(length, 2 * d), out(length, 2 * d);
+  const heed::rows<float> q = random_rows<float>(length, 2 * d, 1),
+                          k = random_rows<float>(length, 2 * d, 2);
+  heed::rows<float> v = random_rows<float>(length, 2 * d, 3), clean(length, 2 * d),
+                    out(length, 2 * d);
   const auto run = [&](heed::rows<float>& to) {
     heed::workspace memory;
-    heed::multi_head_linear_attention_into(heed::split_heads(heed::view(q), 2), heed::split_heads(heed::view(k), 2),
-                                           heed::split_heads(heed::view(v), 2), heed::split_heads(heed::writable_view(to), 2), {},
-                                           memory);
+    heed::multi_head_linear_attention_into(
+        heed::split_heads(heed::view(q), 2), heed::split_heads(heed::view(k), 2),
+        heed::split_heads(heed::view(v), 2), heed::split_heads(heed::writable_view(to), 2), {},
+        memory);
   };
   run(clean);
   v(at, 3) = nan;
@@ -249,14 +264,18 @@ TEST_CASE("a NaN reaches later tokens of its own head only") {
     }
 }
 
-TEST_CASE("groups of query heads, batches and strides are the same head by head, on any number of threads") {
+TEST_CASE(
+    "groups of query heads, batches and strides are the same head by head, on any number of "
+    "threads") {
   const heed::size_type batch = 2, heads = 6, kv_heads = 2, length = 50, d_k = 8, d_v = 12;
   const heed::rows<float> q = random_rows<float>(batch * length, heads * d_k, 1),
                           k = random_rows<float>(batch * length, kv_heads * d_k, 2),
                           v = random_rows<float>(batch * length, kv_heads * d_v, 3),
                           g = -random_rows<float>(batch * length, kv_heads * d_k, 4).cwiseAbs();
-  const auto query = heed::split_heads(heed::view(q), heads, batch), key = heed::split_heads(heed::view(k), kv_heads, batch),
-             value = heed::split_heads(heed::view(v), kv_heads, batch), gate = heed::split_heads(heed::view(g), kv_heads, batch);
+  const auto query = heed::split_heads(heed::view(q), heads, batch),
+             key = heed::split_heads(heed::view(k), kv_heads, batch),
+             value = heed::split_heads(heed::view(v), kv_heads, batch),
+             gate = heed::split_heads(heed::view(g), kv_heads, batch);
   heed::rows<float> first_out, first_state;
   for (const int threads : {1, 2, 5}) {
     heed::linear_attention_options options;
@@ -265,19 +284,23 @@ TEST_CASE("groups of query heads, batches and strides are the same head by head,
     // Values last to first in memory, and a column-major state: neither can be used in place.
     heed::rows<float> out = heed::rows<float>::Zero(batch * heads * d_v, length),
                       state = heed::rows<float>::Zero(batch * kv_heads * d_v, d_k);
-    const heed::tensor_view<float> out_view{out.data(), batch, heads, length, d_v, heads * d_v * length, d_v * length, 1, length};
-    const heed::tensor_view<float> state_view{state.data(), batch, kv_heads, d_k, d_v, kv_heads * d_k * d_v, d_k * d_v, 1, d_k};
-    heed::multi_head_linear_attention_into(query, key, value, out_view, options, memory, heed::log_gate(gate),
-                                           heed::carry(state_view));
+    const heed::tensor_view<float> out_view{out.data(),           batch,        heads, length, d_v,
+                                            heads * d_v * length, d_v * length, 1,     length};
+    const heed::tensor_view<float> state_view{state.data(),         batch,     kv_heads, d_k, d_v,
+                                              kv_heads * d_k * d_v, d_k * d_v, 1,        d_k};
+    heed::multi_head_linear_attention_into(query, key, value, out_view, options, memory,
+                                           heed::log_gate(gate), heed::carry(state_view));
     if (threads == 1) {
       first_out = out;
       first_state = state;
       for (heed::size_type b = 0; b < batch; ++b)
         for (heed::size_type h = 0; h < heads; ++h) {
           const heed::size_type h_kv = h / 3;
-          const heed::rows<float> one = heed::linear_attention(
-              q.block(b * length, h * d_k, length, d_k), k.block(b * length, h_kv * d_k, length, d_k),
-              v.block(b * length, h_kv * d_v, length, d_v), {}, heed::log_gate(g.block(b * length, h_kv * d_k, length, d_k)));
+          const heed::rows<float> one =
+              heed::linear_attention(q.block(b * length, h * d_k, length, d_k),
+                                     k.block(b * length, h_kv * d_k, length, d_k),
+                                     v.block(b * length, h_kv * d_v, length, d_v), {},
+                                     heed::log_gate(g.block(b * length, h_kv * d_k, length, d_k)));
           for (heed::size_type t = 0; t < length; ++t)
             for (heed::size_type c = 0; c < d_v; ++c) REQUIRE(out_view(b, h, t, c) == one(t, c));
         }
@@ -308,7 +331,8 @@ TEST_CASE("a positive log_gate is refused wherever it stands") {
 }
 
 TEST_CASE("a term of linear attention must have the sizes of the call, an empty one too") {
-  const heed::rows<float> q = random_rows<float>(6, 4, 1), k = random_rows<float>(6, 4, 2), v = random_rows<float>(6, 3, 3);
+  const heed::rows<float> q = random_rows<float>(6, 4, 1), k = random_rows<float>(6, 4, 2),
+                          v = random_rows<float>(6, 3, 3);
   const heed::row_vector<float> none;
   heed::rows<float> no_state;
   float* const nowhere = nullptr;
@@ -318,27 +342,41 @@ TEST_CASE("a term of linear attention must have the sizes of the call, an empty 
   };
   refused(heed::log_gate(none), {"linear_attention: log_gate has length 0", "6"});
   refused(heed::log_gate(heed::tensor_view<const float>()), {"log_gate has batch 0"});
-  refused(heed::log_gate(heed::bhnd(nowhere, 1, 1, 6, 4)), {"log_gate: a null pointer to 1 x 1 x 6 x 4"});
+  refused(heed::log_gate(heed::bhnd(nowhere, 1, 1, 6, 4)),
+          {"log_gate: a null pointer to 1 x 1 x 6 x 4"});
   refused(heed::bonus(none), {"bonus has head_dim 0", "4"});
   refused(heed::carry(no_state), {"carry: rows 0", "4"});
   refused(heed::carry(heed::bhnd(nowhere, 1, 1, 4, 3)), {"carry: a null pointer to 1 x 1 x 4 x 3"});
-  testing::check_refused([&] { heed::retention_log_gates<float>(-1); }, {"heed::retention_log_gates: num_heads", "-1"});
-  CHECK(heed::linear_attention(q, k, v, {}, heed::when(false, heed::log_gate(none))) == heed::linear_attention(q, k, v));
+  testing::check_refused([&] { heed::retention_log_gates<float>(-1); },
+                         {"heed::retention_log_gates: num_heads", "-1"});
+  CHECK(heed::linear_attention(q, k, v, {}, heed::when(false, heed::log_gate(none))) ==
+        heed::linear_attention(q, k, v));
 }
 
 TEST_CASE("linear attention refuses what does not fit, before it writes") {
   const heed::rows<float> q = random_rows<float>(6, 4, 1), k = q, v = random_rows<float>(6, 3, 2);
-  const auto refused = [](const auto& call, const std::vector<std::string>& words) { testing::check_refused(call, words); };
-  refused([&] { heed::linear_attention(q, random_rows<float>(6, 5, 1), v); }, {"linear_attention", "key", "5", "4"});
-  refused([&] { heed::linear_attention(q, random_rows<float>(7, 4, 1), v); }, {"key: length", "7", "6"});
-  refused([&] { heed::linear_attention(q, k, random_rows<float>(8, 3, 1)); }, {"value: length", "8", "6"});
+  const auto refused = [](const auto& call, const std::vector<std::string>& words) {
+    testing::check_refused(call, words);
+  };
+  refused([&] { heed::linear_attention(q, random_rows<float>(6, 5, 1), v); },
+          {"linear_attention", "key", "5", "4"});
+  refused([&] { heed::linear_attention(q, random_rows<float>(7, 4, 1), v); },
+          {"key: length", "7", "6"});
+  refused([&] { heed::linear_attention(q, k, random_rows<float>(8, 3, 1)); },
+          {"value: length", "8", "6"});
   refused([&] { heed::linear_attention(q, k, v, {}, heed::log_gate(random_rows<float>(6, 3, 1))); },
           {"log_gate", "head_dim", "3", "4"});
-  refused([&] { heed::linear_attention(q, k, v, {}, heed::log_gate(random_rows<float>(5, 1, 1))); }, {"log_gate", "length", "5", "6"});
-  refused([&] { heed::linear_attention(q, k, v, {}, heed::bonus(heed::row_vector<float>(heed::row_vector<float>::Ones(3)))); },
-          {"bonus", "3", "4"});
+  refused([&] { heed::linear_attention(q, k, v, {}, heed::log_gate(random_rows<float>(5, 1, 1))); },
+          {"log_gate", "length", "5", "6"});
+  refused(
+      [&] {
+        heed::linear_attention(
+            q, k, v, {}, heed::bonus(heed::row_vector<float>(heed::row_vector<float>::Ones(3))));
+      },
+      {"bonus", "3", "4"});
   heed::rows<float> state = heed::rows<float>::Constant(4, 4, 7);
-  refused([&] { heed::linear_attention(q, k, v, {}, heed::carry(state)); }, {"carry: columns", "4", "3"});
+  refused([&] { heed::linear_attention(q, k, v, {}, heed::carry(state)); },
+          {"carry: columns", "4", "3"});
   CHECK((state.array() == 7).all());
   heed::linear_attention_options options;
   options.chunk = -1;
@@ -353,23 +391,27 @@ TEST_CASE("linear attention refuses what does not fit, before it writes") {
   heed::workspace memory;
   refused(
       [&] {
-        heed::multi_head_linear_attention_into(heed::split_heads(heed::view(random_rows<float>(6, 6, 1)), 3),
-                                               heed::split_heads(heed::view(random_rows<float>(6, 4, 1)), 2),
-                                               heed::split_heads(heed::view(random_rows<float>(6, 4, 1)), 2),
-                                               heed::split_heads(heed::writable_view(out), 3), {}, memory);
+        heed::multi_head_linear_attention_into(
+            heed::split_heads(heed::view(random_rows<float>(6, 6, 1)), 3),
+            heed::split_heads(heed::view(random_rows<float>(6, 4, 1)), 2),
+            heed::split_heads(heed::view(random_rows<float>(6, 4, 1)), 2),
+            heed::split_heads(heed::writable_view(out), 3), {}, memory);
       },
       {"num_heads 3", "num_kv_heads 2"});
   CHECK((out.array() == 7).all());
 }
 
-TEST_CASE("linear attention and the delta rule refuse sizes whose scratch no index can count, before anything is written") {
+TEST_CASE(
+    "linear attention and the delta rule refuse sizes whose scratch no index can count, before "
+    "anything is written") {
   // Only strides of 0 make such views possible, or no tokens.
   const float number = 1;
   float out = -7;
   heed::workspace memory;
-  const auto both_refuse = [&](heed::size_type tokens, heed::size_type d_k, heed::size_type d_v, const std::string& scratch) {
-    const heed::tensor_view<const float> q{&number, 1, 1, tokens, d_k, 0, 0, 0, 0}, v{&number, 1, 1, tokens, d_v, 0, 0, 0, 0},
-        beta{&number, 1, 1, 1, 1, 0, 0, 0, 0};
+  const auto both_refuse = [&](heed::size_type tokens, heed::size_type d_k, heed::size_type d_v,
+                               const std::string& scratch) {
+    const heed::tensor_view<const float> q{&number, 1, 1, tokens, d_k, 0, 0, 0, 0},
+        v{&number, 1, 1, tokens, d_v, 0, 0, 0, 0}, beta{&number, 1, 1, 1, 1, 0, 0, 0, 0};
     const heed::tensor_view<float> to{&out, 1, 1, tokens, d_v, 0, 0, 0, 0};
     testing::check_refused([&] { heed::multi_head_linear_attention_into(q, q, v, to, {}, memory); },
                            {"heed::multi_head_linear_attention_into: scratch for " + scratch});
@@ -392,7 +434,8 @@ TEST_CASE("a workspace that has grown is enough for the next call") {
   heed::rows<float> out(100, 16);
   heed::workspace memory;
   const auto run = [&] {
-    heed::multi_head_linear_attention_into(heed::view(e.query), heed::view(e.key), heed::view(e.value), heed::writable_view(out), {},
+    heed::multi_head_linear_attention_into(heed::view(e.query), heed::view(e.key),
+                                           heed::view(e.value), heed::writable_view(out), {},
                                            memory, heed::log_gate(e.log_gate));
   };
   run();

@@ -6,7 +6,8 @@
 #include "support/attention_on.hpp"
 #include "support/variations.hpp"
 
-TEMPLATE_TEST_CASE("attention of 16-bit numbers is as exact as the reference", "", Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("attention of 16-bit numbers is as exact as the reference", "", Eigen::half,
+                   Eigen::bfloat16) {
   for (const heed::isa target : testing::isas()) {
     INFO(testing::name_of(target));
     testing::check_path_everywhere<TestType>(testing::attention_on(target));
@@ -14,9 +15,10 @@ TEMPLATE_TEST_CASE("attention of 16-bit numbers is as exact as the reference", "
   }
 }
 
-// Rounding to the 8 bits of a bfloat16 is wrong by up to half a unit of 2^-7 in [1, 2), 2^-7 / sqrt(12) in the root mean square; over
-// numbers that are as likely in each part of the logarithm, whose squares are 3 / (2 ln 2) in the mean, that is 1.53e-3 of them.
-// Values that are independent of each other let the error of rounded weights through as it is, so with the rounded output it
+// Rounding to the 8 bits of a bfloat16 is wrong by up to half a unit of 2^-7 in [1, 2), 2^-7 /
+// sqrt(12) in the root mean square; over numbers that are as likely in each part of the logarithm,
+// whose squares are 3 / (2 ln 2) in the mean, that is 1.53e-3 of them. Values that are independent
+// of each other let the error of rounded weights through as it is, so with the rounded output it
 // is 1.53e-3 sqrt(2) at most.
 TEST_CASE("attention of bfloat16 is wrong by its roundings and no more") {
   const testing::example<Eigen::bfloat16> e(48, 2048, 128, 128, 3);
@@ -28,9 +30,11 @@ TEST_CASE("attention of bfloat16 is wrong by its roundings and no more") {
   }
 }
 
-// d_k and d_v that are odd, rows that are columns of something else: what a kernel of pairs has to copy first.
+// d_k and d_v that are odd, rows that are columns of something else: what a kernel of pairs has to
+// copy first.
 TEST_CASE("attention of bfloat16 with rows that are not side by side") {
-  using transposed = Eigen::Matrix<Eigen::bfloat16, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
+  using transposed =
+      Eigen::Matrix<Eigen::bfloat16, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
   for (const heed::size_type d : {16, 33}) {
     const testing::example<Eigen::bfloat16> e(50, 131, d, d + 2, 3);
     const transposed query = e.query, key = e.key, value = e.value;
@@ -39,13 +43,16 @@ TEST_CASE("attention of bfloat16 with rows that are not side by side") {
       heed::attention_options options;
       options.execution.target = target;
       options.causal = heed::causal::top_left;
-      CHECK(heed::attention(query, key, value, options) == heed::attention(e.query, e.key, e.value, options));
+      CHECK(heed::attention(query, key, value, options) ==
+            heed::attention(e.query, e.key, e.value, options));
     }
   }
 }
 
-TEMPLATE_TEST_CASE("attention of 16-bit numbers keeps its sums in float", "", Eigen::half, Eigen::bfloat16) {
-  // 4096 equal keys: a sum of weights in 16 bits would stop growing at 2048 (half) or 256 (bfloat16)
+TEMPLATE_TEST_CASE("attention of 16-bit numbers keeps its sums in float", "", Eigen::half,
+                   Eigen::bfloat16) {
+  // 4096 equal keys: a sum of weights in 16 bits would stop growing at 2048 (half) or 256
+  // (bfloat16)
   testing::example<TestType> e(3, 4096, 8, 4);
   e.key.setZero();
   e.value.setConstant(TestType(1.5f));

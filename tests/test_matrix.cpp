@@ -1,5 +1,5 @@
-// Every feature alone and with every other, on every path, against the reference in double on the same rounded inputs. Where a path
-// does not offer a feature, the call must say so.
+// Every feature alone and with every other, on every path, against the reference in double on the
+// same rounded inputs. Where a path does not offer a feature, the call must say so.
 
 #include <heed/heed.hpp>
 
@@ -88,9 +88,12 @@ struct combination {
   /// Two that are the same argument in two ways cannot be given together.
   bool possible() const {
     const auto both = [&](feature f, feature g) { return has(f) && has(g); };
-    return !both(feature::causal_top_left, feature::causal_bottom_right) && !both(feature::window, feature::window_left) &&
-           !both(feature::keep, feature::keep_keys) && !both(feature::bias, feature::bias_infinite) &&
-           !both(feature::blocks, feature::mask_function_in_blocks) && !both(feature::mask_function, feature::mask_function_in_blocks);
+    return !both(feature::causal_top_left, feature::causal_bottom_right) &&
+           !both(feature::window, feature::window_left) &&
+           !both(feature::keep, feature::keep_keys) &&
+           !both(feature::bias, feature::bias_infinite) &&
+           !both(feature::blocks, feature::mask_function_in_blocks) &&
+           !both(feature::mask_function, feature::mask_function_in_blocks);
   }
   heed::size_type kv_heads() const { return has(feature::grouped_heads) ? heads / 2 : heads; }
   heed::size_type d_k() const { return 20; }
@@ -103,7 +106,8 @@ template <typename Visit>
 void for_each_combination(combined how, const Visit& visit) {
   for (unsigned a = 0; a < (how == combined::alone ? 1 : unsigned(feature::count)); ++a)
     for (unsigned b = a + 1; b < unsigned(feature::count); ++b) {
-      const combination features{feature(a), feature(b)};  // plain with a feature is that feature alone
+      const combination features{feature(a),
+                                 feature(b)};  // plain with a feature is that feature alone
       if (features.possible()) visit(features);
     }
 }
@@ -111,7 +115,8 @@ void for_each_combination(combined how, const Visit& visit) {
 struct sizes {
   heed::size_type n_q, n_kv;
 };
-/// A prompt; more queries than keys; two chunks of a longer prompt; one token; two tokens after a long text.
+/// A prompt; more queries than keys; two chunks of a longer prompt; one token; two tokens after a
+/// long text.
 constexpr sizes all_sizes[] = {{50, 140}, {60, 37}, {29, 119}, {21, 140}, {1, 140}, {2, 600}};
 
 /// Hides a block here, shows another, and cuts a third.
@@ -120,9 +125,12 @@ const auto shown = [](heed::size_type b, heed::size_type h, heed::size_type i, h
   return block == 1 || (block == 2 && (i + 2 * j) % 3 != 0);
 };
 /// Another score: exact in every type, and -infinity for some.
-const auto changed_score = [](auto score, heed::size_type b, heed::size_type h, heed::size_type i, heed::size_type j) {
+const auto changed_score = [](auto score, heed::size_type b, heed::size_type h, heed::size_type i,
+                              heed::size_type j) {
   using Acc = decltype(score);
-  return (i + 3 * j + h) % 17 == 5 ? Acc(-infinity) : Acc(score + Acc(0.125) * Acc((5 * i + 3 * j + 2 * h + b) % 11));
+  return (i + 3 * j + h) % 17 == 5
+             ? Acc(-infinity)
+             : Acc(score + Acc(0.125) * Acc((5 * i + 3 * j + 2 * h + b) % 11));
 };
 
 /// The numbers of the terms, in the type of the scores.
@@ -133,7 +141,8 @@ struct term_numbers {
 
   template <typename Other>
   term_numbers<Other> cast() const {
-    return {bias.template cast<Other>(), slopes.template cast<Other>(), sinks.template cast<Other>(), factors.template cast<Other>()};
+    return {bias.template cast<Other>(), slopes.template cast<Other>(),
+            sinks.template cast<Other>(), factors.template cast<Other>()};
   }
 };
 
@@ -159,10 +168,12 @@ struct setup {
     if (c.has(feature::causal_bottom_right)) options.causal = heed::causal::bottom_right;
     if (c.has(feature::window)) options.window_left = 20, options.window_right = 7;
     if (c.has(feature::window_left)) options.window_left = 33;
-    if (c.has(feature::bias)) numbers.bias = testing::random_rows<float>(1, batch * heads * s.n_q * s.n_kv, 21);
+    if (c.has(feature::bias))
+      numbers.bias = testing::random_rows<float>(1, batch * heads * s.n_q * s.n_kv, 21);
     if (c.has(feature::bias_infinite)) {  // one for all heads, column-major
       numbers.bias = testing::random_rows<float>(s.n_kv, s.n_q, 22);
-      numbers.bias = testing::random_mask(s.n_kv, s.n_q, 23).select(numbers.bias, -std::numeric_limits<float>::infinity());
+      numbers.bias = testing::random_mask(s.n_kv, s.n_q, 23)
+                         .select(numbers.bias, -std::numeric_limits<float>::infinity());
     }
     if (c.has(feature::alibi)) numbers.slopes = heed::alibi_slopes<float>(heads);
     if (c.has(feature::sinks)) {
@@ -181,7 +192,8 @@ struct setup {
     if (c.has(feature::keep_bits)) {
       std::mt19937 engine(26);
       bits.resize(heads * s.n_q, (s.n_kv + 7) / 8);
-      for (heed::size_type n = 0; n < bits.size(); ++n) bits.data()[n] = static_cast<std::uint8_t>(engine() >> 24);
+      for (heed::size_type n = 0; n < bits.size(); ++n)
+        bits.data()[n] = static_cast<std::uint8_t>(engine() >> 24);
     }
     if (c.has(feature::key_lengths)) lengths[1] = s.n_kv * 2 / 3;
     if (c.has(feature::blocks))
@@ -189,36 +201,47 @@ struct setup {
         for (heed::size_type q = 0; q < blocks.q_blocks(); ++q)
           for (heed::size_type kv = 0; kv < blocks.kv_blocks(); ++kv)
             if ((b + 2 * q + kv) % 3 != 0) blocks.show(b, 0, q, kv);
-    if (c.has(feature::mask_function_in_blocks)) blocks = heed::block_mask::of(shown, batch, heads, s.n_q, s.n_kv, 16, 32);
+    if (c.has(feature::mask_function_in_blocks))
+      blocks = heed::block_mask::of(shown, batch, heads, s.n_q, s.n_kv, 16, 32);
   }
 
-  /// call(terms...): of those that the combination has. Tensors have the lengths as a term; caches and ragged batches bring
-  /// their own.
+  /// call(terms...): of those that the combination has. Tensors have the lengths as a term; caches
+  /// and ragged batches bring their own.
   template <typename Acc, typename Call>
   void with_terms(const term_numbers<Acc>& n, path kind, const Call& call) const {
     const bool told = kind == path::tensors && features.has(feature::key_lengths);
-    const bool function_in_blocks = features.has(feature::mask_function_in_blocks), apart = kind == path::cache;
+    const bool function_in_blocks = features.has(feature::mask_function_in_blocks),
+               apart = kind == path::cache;
     const auto go = [&](const auto&... functions) {
       tensor_view<const Acc> bias_view;
-      if (features.has(feature::bias)) bias_view = bhnd(n.bias.data(), batch, heads, shape.n_q, shape.n_kv);
+      if (features.has(feature::bias))
+        bias_view = bhnd(n.bias.data(), batch, heads, shape.n_q, shape.n_kv);
       if (features.has(feature::bias_infinite)) bias_view = heed::view(n.bias.transpose());
       tensor_view<const bool> keep_view;
-      if (features.has(feature::keep)) keep_view = bhnd(keep.data(), batch, heed::size_type(1), shape.n_q, shape.n_kv);
-      if (features.has(feature::keep_keys)) keep_view = bhnd(keep.data(), heed::size_type(1), heads, heed::size_type(1), shape.n_kv);
+      if (features.has(feature::keep))
+        keep_view = bhnd(keep.data(), batch, heed::size_type(1), shape.n_q, shape.n_kv);
+      if (features.has(feature::keep_keys))
+        keep_view = bhnd(keep.data(), heed::size_type(1), heads, heed::size_type(1), shape.n_kv);
       tensor_view<const std::uint8_t> bits_view;
-      if (features.has(feature::keep_bits)) bits_view = bhnd(bits.data(), heed::size_type(1), heads, shape.n_q, bits.cols());
+      if (features.has(feature::keep_bits))
+        bits_view = bhnd(bits.data(), heed::size_type(1), heads, shape.n_q, bits.cols());
       const bool in_blocks = features.has(feature::blocks) || (function_in_blocks && apart);
       using heed::when;
-      call(when(keep_view.data, heed::keep(keep_view)), when(bits_view.data, heed::keep_bits(bits_view, shape.n_kv)),
-           when(bias_view.data, heed::bias(bias_view)), when(n.slopes.size() > 0, heed::alibi(n.slopes)),
-           when(n.sinks.size() > 0, heed::sinks(n.sinks)), when(n.factors.size() > 0, heed::logit_scales(n.factors)),
+      call(when(keep_view.data, heed::keep(keep_view)),
+           when(bits_view.data, heed::keep_bits(bits_view, shape.n_kv)),
+           when(bias_view.data, heed::bias(bias_view)),
+           when(n.slopes.size() > 0, heed::alibi(n.slopes)),
+           when(n.sinks.size() > 0, heed::sinks(n.sinks)),
+           when(n.factors.size() > 0, heed::logit_scales(n.factors)),
            when(told, heed::key_lengths(lengths)), when(in_blocks, heed::blocks(blocks)),
            heed::dropout(features.has(feature::dropout) ? 0.3 : 0.0, 27), functions...);
     };
-    const auto mask = function_in_blocks && !apart ? heed::mask_function(shown, blocks) : heed::mask_function(shown);
+    const auto mask = function_in_blocks && !apart ? heed::mask_function(shown, blocks)
+                                                   : heed::mask_function(shown);
     const bool masks = features.has(feature::mask_function) || function_in_blocks;
     if (features.has(feature::score_function)) {
-      masks ? go(heed::score_function(changed_score), mask) : go(heed::score_function(changed_score));
+      masks ? go(heed::score_function(changed_score), mask)
+            : go(heed::score_function(changed_score));
     } else {
       masks ? go(mask) : go();
     }
@@ -233,12 +256,17 @@ struct inputs {
   heed::rows<Scalar> query, key, value;
 
   explicit inputs(const setup& s)
-      : n_q(s.shape.n_q), n_kv(s.shape.n_kv), kv_heads(s.features.kv_heads()), d_k(s.features.d_k()), d_v(s.features.d_v()) {
+      : n_q(s.shape.n_q),
+        n_kv(s.shape.n_kv),
+        kv_heads(s.features.kv_heads()),
+        d_k(s.features.d_k()),
+        d_v(s.features.d_v()) {
     query = testing::random_rows<Scalar>(1, batch * heads * n_q * d_k, 1);
     key = testing::random_rows<Scalar>(1, batch * kv_heads * n_kv * d_k, 2);
     value = testing::random_rows<Scalar>(1, batch * kv_heads * n_kv * d_v, 3);
     if (!s.features.has(feature::nan_inputs)) return;
-    const auto spoil = [](heed::rows<Scalar>& numbers, heed::size_type row, heed::size_type d, double with) {
+    const auto spoil = [](heed::rows<Scalar>& numbers, heed::size_type row, heed::size_type d,
+                          double with) {
       numbers.middleCols(row * d, d).setConstant(Scalar(static_cast<float>(with)));
     };
     spoil(key, 5, d_k, std::numeric_limits<double>::quiet_NaN());
@@ -247,15 +275,30 @@ struct inputs {
   }
   template <typename Other>
   inputs<Other> cast() const {
-    return {*this, query.template cast<Other>(), key.template cast<Other>(), value.template cast<Other>()};
+    return {*this, query.template cast<Other>(), key.template cast<Other>(),
+            value.template cast<Other>()};
   }
   template <typename Other>
-  inputs(const inputs<Other>& shape, const heed::rows<Scalar>& q, const heed::rows<Scalar>& k, const heed::rows<Scalar>& v)
-      : n_q(shape.n_q), n_kv(shape.n_kv), kv_heads(shape.kv_heads), d_k(shape.d_k), d_v(shape.d_v), query(q), key(k), value(v) {}
+  inputs(const inputs<Other>& shape, const heed::rows<Scalar>& q, const heed::rows<Scalar>& k,
+         const heed::rows<Scalar>& v)
+      : n_q(shape.n_q),
+        n_kv(shape.n_kv),
+        kv_heads(shape.kv_heads),
+        d_k(shape.d_k),
+        d_v(shape.d_v),
+        query(q),
+        key(k),
+        value(v) {}
 
-  tensor_view<const Scalar> query_view() const { return bhnd(query.data(), batch, heads, n_q, d_k); }
-  tensor_view<const Scalar> key_view() const { return bhnd(key.data(), batch, kv_heads, n_kv, d_k); }
-  tensor_view<const Scalar> value_view() const { return bhnd(value.data(), batch, kv_heads, n_kv, d_v); }
+  tensor_view<const Scalar> query_view() const {
+    return bhnd(query.data(), batch, heads, n_q, d_k);
+  }
+  tensor_view<const Scalar> key_view() const {
+    return bhnd(key.data(), batch, kv_heads, n_kv, d_k);
+  }
+  tensor_view<const Scalar> value_view() const {
+    return bhnd(value.data(), batch, kv_heads, n_kv, d_v);
+  }
 };
 
 template <typename Scalar>
@@ -269,7 +312,9 @@ struct outputs {
   }
   explicit outputs(const inputs<Scalar>& in) : outputs(in.n_q, in.d_v) {}
   tensor_view<Scalar> out_view() { return bhnd(out.data(), batch, heads, n_q, dim); }
-  tensor_view<heed::accumulator_t<Scalar>> lse_view() { return bhnd(lse.data(), batch, heads, n_q, heed::size_type(1)); }
+  tensor_view<heed::accumulator_t<Scalar>> lse_view() {
+    return bhnd(lse.data(), batch, heads, n_q, heed::size_type(1));
+  }
 
   heed::size_type n_q, dim;
   heed::rows<Scalar> out;
@@ -289,7 +334,8 @@ void copy(const tensor_view<From>& from, const tensor_view<To>& to) {
 template <typename Scalar>
 struct spread {
   explicit spread(const tensor_view<const Scalar>& from)
-      : numbers(heed::rows<Scalar>::Constant(1, 2 * from.batch * from.heads * from.rows * from.cols, Scalar(-7))) {
+      : numbers(heed::rows<Scalar>::Constant(1, 2 * from.batch * from.heads * from.rows * from.cols,
+                                             Scalar(-7))) {
     view = {numbers.data(),
             from.batch,
             from.heads,
@@ -312,11 +358,14 @@ struct sample {
   inputs<Scalar> in;
 
   sample(const combination& features, const sizes& shape) : s(features, shape), in(s) {}
-  std::string name() const { return s.features.name() + ", n_q " + std::to_string(in.n_q) + ", n_kv " + std::to_string(in.n_kv); }
+  std::string name() const {
+    return s.features.name() + ", n_q " + std::to_string(in.n_q) + ", n_kv " +
+           std::to_string(in.n_kv);
+  }
 };
 
-/// What is right for each sample, and how wrong the reference in Scalar is over all of them: in a few rows alone it may be right by
-/// luck.
+/// What is right for each sample, and how wrong the reference in Scalar is over all of them: in a
+/// few rows alone it may be right by luck.
 template <typename Scalar>
 struct judged {
   std::vector<outputs<testing::wider_t<Scalar>>> exact;
@@ -329,19 +378,25 @@ judged<Scalar> judge(const std::vector<sample<Scalar>>& samples, const Reference
   judged<Scalar> right;
   for (std::size_t n = 0; n < samples.size(); ++n) {
     const sample<Scalar>& one = samples[n];
-    right.exact.push_back(reference(n, one, one.in.template cast<wide>(), one.s.numbers.template cast<wide>()));
-    const outputs<Scalar> same = reference(n, one, one.in, one.s.numbers.template cast<heed::accumulator_t<Scalar>>());
-    right.error.out = (std::max)(right.error.out, testing::max_error(same.out, right.exact.back().out));
-    right.error.lse = (std::max)(right.error.lse, testing::max_error(same.lse, right.exact.back().lse));
+    right.exact.push_back(
+        reference(n, one, one.in.template cast<wide>(), one.s.numbers.template cast<wide>()));
+    const outputs<Scalar> same =
+        reference(n, one, one.in, one.s.numbers.template cast<heed::accumulator_t<Scalar>>());
+    right.error.out =
+        (std::max)(right.error.out, testing::max_error(same.out, right.exact.back().out));
+    right.error.lse =
+        (std::max)(right.error.lse, testing::max_error(same.lse, right.exact.back().lse));
   }
   return right;
 }
 
-const auto reference_on_tensors = [](std::size_t, const auto& one, const auto& in, const auto& numbers) {
+const auto reference_on_tensors = [](std::size_t, const auto& one, const auto& in,
+                                     const auto& numbers) {
   outputs<typename std::decay_t<decltype(in)>::scalar> result(in);
   one.s.with_terms(numbers, path::tensors, [&](const auto&... terms) {
-    heed::reference_multi_head_attention_into(in.query_view(), in.key_view(), in.value_view(), result.out_view(), result.lse_view(),
-                                              one.s.options, terms...);
+    heed::reference_multi_head_attention_into(in.query_view(), in.key_view(), in.value_view(),
+                                              result.out_view(), result.lse_view(), one.s.options,
+                                              terms...);
   });
   return result;
 };
@@ -353,7 +408,7 @@ void append_in_pieces(const setup& s, const inputs<Scalar>& in, const Append& ap
   for (int piece = 0; piece < 3; ++piece)
     for (heed::size_type b = 0; b < batch; ++b) {
       const heed::size_type first = (std::min)(cuts[piece], s.lengths[std::size_t(b)]),
-                        end = (std::min)(cuts[piece + 1], s.lengths[std::size_t(b)]);
+                            end = (std::min)(cuts[piece + 1], s.lengths[std::size_t(b)]);
       const auto rows_of = [&](tensor_view<const Scalar> all) {
         all.data += b * all.batch_stride + first * all.row_stride;
         all.batch = 1;
@@ -367,31 +422,39 @@ void append_in_pieces(const setup& s, const inputs<Scalar>& in, const Append& ap
 template <typename Scalar, typename Stored>
 heed::kv_cache<Stored> make_cache(const setup& s, const inputs<Scalar>& in) {
   heed::kv_cache<Stored> cache(batch, in.kv_heads, in.d_k, in.d_v, 16);
-  append_in_pieces(s, in, [&](heed::size_type b, const auto& key, const auto& value) { cache.append(b, key, value); });
+  append_in_pieces(s, in, [&](heed::size_type b, const auto& key, const auto& value) {
+    cache.append(b, key, value);
+  });
   return cache;
 }
 /// A paged cache of the two sequences 0 and 1, whose pages alternate.
 template <typename Scalar, typename Stored>
 heed::paged_kv_cache<Stored> make_paged_cache(const setup& s, const inputs<Scalar>& in) {
   constexpr heed::size_type page_rows = 24;
-  heed::paged_kv_cache<Stored> cache(2 * (s.shape.n_kv / page_rows + 2), page_rows, in.kv_heads, in.d_k, in.d_v);
+  heed::paged_kv_cache<Stored> cache(2 * (s.shape.n_kv / page_rows + 2), page_rows, in.kv_heads,
+                                     in.d_k, in.d_v);
   for (heed::size_type b = 0; b < batch; ++b) cache.add_sequence();
-  append_in_pieces(s, in, [&](heed::size_type b, const auto& key, const auto& value) { cache.append(b, key, value); });
+  append_in_pieces(s, in, [&](heed::size_type b, const auto& key, const auto& value) {
+    cache.append(b, key, value);
+  });
   return cache;
 }
 const std::vector<heed::size_type> both_sequences{0, 1};
 
 template <typename Scalar>
-void check_right(const std::string& name, const outputs<Scalar>& got, const judged<Scalar>& right, std::size_t n) {
+void check_right(const std::string& name, const outputs<Scalar>& got, const judged<Scalar>& right,
+                 std::size_t n) {
   testing::checksum(name + ": out", got.out);
   testing::checksum(name + ": lse", got.lse);
   testing::check_error(got.out, right.exact[n].out, right.error.out);
   testing::check_error(got.lse, right.exact[n].lse, right.error.lse, 1);
 }
 
-/// Runs a path on every instruction set, and with the best one on three threads, which must change nothing.
+/// Runs a path on every instruction set, and with the best one on three threads, which must change
+/// nothing.
 template <typename Scalar, typename Run>
-void check_path(const char* name, const sample<Scalar>& one, const judged<Scalar>& right, std::size_t n, path kind, const Run& run) {
+void check_path(const char* name, const sample<Scalar>& one, const judged<Scalar>& right,
+                std::size_t n, path kind, const Run& run) {
   heed::workspace memory;
   const auto numbers = one.s.numbers.template cast<heed::accumulator_t<Scalar>>();
   const auto run_with = [&](heed::isa target, int threads) {
@@ -399,16 +462,19 @@ void check_path(const char* name, const sample<Scalar>& one, const judged<Scalar
     heed::attention_options options = one.s.options;
     options.execution.target = target;
     options.execution.threads = threads;
-    one.s.with_terms(numbers, kind, [&](const auto&... terms) { run(got, options, memory, terms...); });
+    one.s.with_terms(numbers, kind,
+                     [&](const auto&... terms) { run(got, options, memory, terms...); });
     return got;
   };
   INFO(name << ": " << one.name());
   for (const heed::isa target : testing::isas()) {
     INFO("on " << testing::name_of(target));
-    check_right(name + (": " + one.name() + ": ") + testing::name_of(target), run_with(target, 1), right, n);
+    check_right(name + (": " + one.name() + ": ") + testing::name_of(target), run_with(target, 1),
+                right, n);
   }
   INFO("on three threads");
-  const outputs<Scalar> alone = run_with(heed::best_isa(), 1), three = run_with(heed::best_isa(), 3);
+  const outputs<Scalar> alone = run_with(heed::best_isa(), 1),
+                        three = run_with(heed::best_isa(), 3);
   CHECK(testing::max_error(three.out, alone.out) == 0);
   CHECK(testing::max_error(three.lse, alone.lse) == 0);
 }
@@ -418,16 +484,19 @@ void check_tensors(const sample<Scalar>& one, const judged<Scalar>& right, std::
   const inputs<Scalar>& in = one.in;
   if (!one.s.features.has(feature::strides)) {
     check_path("tensors", one, right, n, path::tensors, [&](outputs<Scalar>& got, auto&&... rest) {
-      heed::multi_head_attention_into(in.query_view(), in.key_view(), in.value_view(), got.out_view(), got.lse_view(), rest...);
+      heed::multi_head_attention_into(in.query_view(), in.key_view(), in.value_view(),
+                                      got.out_view(), got.lse_view(), rest...);
     });
     return;
   }
   const spread<Scalar> query(in.query_view()), key(in.key_view()), value(in.value_view());
-  check_path("strided tensors", one, right, n, path::tensors, [&](outputs<Scalar>& got, auto&&... rest) {
-    const spread<Scalar> out(got.out_view());
-    heed::multi_head_attention_into(query.view, key.view, value.view, out.view, got.lse_view(), rest...);
-    copy(out.view, got.out_view());
-  });
+  check_path("strided tensors", one, right, n, path::tensors,
+             [&](outputs<Scalar>& got, auto&&... rest) {
+               const spread<Scalar> out(got.out_view());
+               heed::multi_head_attention_into(query.view, key.view, value.view, out.view,
+                                               got.lse_view(), rest...);
+               copy(out.view, got.out_view());
+             });
 }
 
 /// The tiled form in plain Eigen, which knows neither instruction sets nor threads.
@@ -436,10 +505,12 @@ void check_streaming(const sample<Scalar>& one, const judged<Scalar>& right, std
   INFO("streaming: " << one.name());
   const inputs<Scalar>& in = one.in;
   outputs<Scalar> got(in);
-  one.s.with_terms(one.s.numbers.template cast<heed::accumulator_t<Scalar>>(), path::tensors, [&](const auto&... terms) {
-    heed::detail::streaming(heed::detail::make_problem<Scalar>("streaming", in.query_view(), in.key_view(), in.value_view(),
-                                                               got.out_view(), got.lse_view(), one.s.options, terms...));
-  });
+  one.s.with_terms(one.s.numbers.template cast<heed::accumulator_t<Scalar>>(), path::tensors,
+                   [&](const auto&... terms) {
+                     heed::detail::streaming(heed::detail::make_problem<Scalar>(
+                         "streaming", in.query_view(), in.key_view(), in.value_view(),
+                         got.out_view(), got.lse_view(), one.s.options, terms...));
+                   });
   check_right("streaming: " + one.name(), got, right, n);
 }
 
@@ -454,14 +525,17 @@ struct packed {
   }
   /// Puts the sequences back.
   void unpack(const tensor_view<Scalar>& to, const std::vector<heed::size_type>& starts) {
-    for (heed::size_type b = 0; b < to.batch; ++b) move(to, starts, b, [](Scalar& outside, const Scalar& inside) { outside = inside; });
+    for (heed::size_type b = 0; b < to.batch; ++b)
+      move(to, starts, b, [](Scalar& outside, const Scalar& inside) { outside = inside; });
   }
   template <typename Outside, typename Move>
-  void move(const tensor_view<Outside>& outside, const std::vector<heed::size_type>& starts, heed::size_type b, const Move& each) const {
+  void move(const tensor_view<Outside>& outside, const std::vector<heed::size_type>& starts,
+            heed::size_type b, const Move& each) const {
     const heed::size_type first = starts[std::size_t(b)], end = starts[std::size_t(b) + 1];
     for (heed::size_type h = 0; h < outside.heads; ++h)
       for (heed::size_type i = first; i < end; ++i)
-        for (heed::size_type c = 0; c < outside.cols; ++c) each(outside(b, h, i - first, c), view(0, h, i, c));
+        for (heed::size_type c = 0; c < outside.cols; ++c)
+          each(outside(b, h, i - first, c), view(0, h, i, c));
   }
   heed::rows<Scalar> numbers;
   tensor_view<Scalar> view;
@@ -473,51 +547,61 @@ void check_ragged(const sample<Scalar>& one, const judged<Scalar>& right, std::s
   const inputs<Scalar>& in = one.in;
   const std::vector<heed::size_type> query_starts{0, in.n_q, 2 * in.n_q},
       key_starts{0, one.s.lengths[0], one.s.lengths[0] + one.s.lengths[1]};
-  const packed<Scalar> query(in.query_view(), query_starts), key(in.key_view(), key_starts), value(in.value_view(), key_starts);
-  const auto run = [&](outputs<Scalar>& got, const heed::attention_options& options, heed::workspace& memory, const auto&... terms) {
+  const packed<Scalar> query(in.query_view(), query_starts), key(in.key_view(), key_starts),
+      value(in.value_view(), key_starts);
+  const auto run = [&](outputs<Scalar>& got, const heed::attention_options& options,
+                       heed::workspace& memory, const auto&... terms) {
     packed<Scalar> out(got.out_view(), query_starts);
     packed<Acc> lse(got.lse_view(), query_starts);
-    heed::ragged_attention_into(query.view, key.view, value.view, out.view, lse.view, query_starts, key_starts, options, memory,
-                                terms...);
+    heed::ragged_attention_into(query.view, key.view, value.view, out.view, lse.view, query_starts,
+                                key_starts, options, memory, terms...);
     out.unpack(got.out_view(), query_starts);
     lse.unpack(got.lse_view(), query_starts);
   };
-  if (!one.s.features.has_any(feature::keep, feature::keep_keys, feature::keep_bits, feature::bias, feature::bias_infinite,
-                              feature::blocks, feature::mask_function_in_blocks))
+  if (!one.s.features.has_any(feature::keep, feature::keep_keys, feature::keep_bits, feature::bias,
+                              feature::bias_infinite, feature::blocks,
+                              feature::mask_function_in_blocks))
     return check_path("ragged", one, right, n, path::ragged, run);
   INFO("ragged: " << one.name());
   outputs<Scalar> got(in);
   heed::workspace memory;
   one.s.with_terms(one.s.numbers.template cast<Acc>(), path::ragged, [&](const auto&... terms) {
-    testing::check_refused([&] { run(got, one.s.options, memory, terms...); }, {"heed::ragged_attention_into"});
+    testing::check_refused([&] { run(got, one.s.options, memory, terms...); },
+                           {"heed::ragged_attention_into"});
   });
   CHECK((got.out.array() == Scalar(-7)).all());
 }
 
-/// Both kinds of cache, which hold the same numbers as Stored. What is right is what the reference makes of what they hold.
+/// Both kinds of cache, which hold the same numbers as Stored. What is right is what the reference
+/// makes of what they hold.
 template <typename Stored, typename Scalar>
 void check_caches(const std::vector<sample<Scalar>>& samples, const judged<Scalar>& on_tensors) {
   std::vector<heed::kv_cache<Stored>> caches;
-  for (const sample<Scalar>& one : samples) caches.push_back(make_cache<Scalar, Stored>(one.s, one.in));
-  const judged<Scalar> right = judge(samples, [&](std::size_t n, const auto& one, const auto& in, const auto& numbers) {
-    outputs<typename std::decay_t<decltype(in)>::scalar> result(in);
-    one.s.with_terms(numbers, path::cache, [&](const auto&... terms) {
-      heed::reference_cached_attention_into(in.query_view(), caches[n], result.out_view(), result.lse_view(), one.s.options, terms...);
-    });
-    return result;
-  });
+  for (const sample<Scalar>& one : samples)
+    caches.push_back(make_cache<Scalar, Stored>(one.s, one.in));
+  const judged<Scalar> right =
+      judge(samples, [&](std::size_t n, const auto& one, const auto& in, const auto& numbers) {
+        outputs<typename std::decay_t<decltype(in)>::scalar> result(in);
+        one.s.with_terms(numbers, path::cache, [&](const auto&... terms) {
+          heed::reference_cached_attention_into(in.query_view(), caches[n], result.out_view(),
+                                                result.lse_view(), one.s.options, terms...);
+        });
+        return result;
+      });
   for (std::size_t n = 0; n < samples.size(); ++n) {
     const sample<Scalar>& one = samples[n];
     // functions and dropout count otherwise in a cache: tokens of the sequence
     if (std::is_same<Stored, Scalar>::value &&
-        !one.s.features.has_any(feature::score_function, feature::mask_function, feature::mask_function_in_blocks, feature::dropout)) {
+        !one.s.features.has_any(feature::score_function, feature::mask_function,
+                                feature::mask_function_in_blocks, feature::dropout)) {
       INFO("what is right: " << one.name());
       CHECK(testing::max_error(right.exact[n].out, on_tensors.exact[n].out) == 0);
       CHECK(testing::max_error(right.exact[n].lse, on_tensors.exact[n].lse) == 0);
     }
     const auto check = [&](const char* name, const auto& cache) {
       check_path(name, one, right, n, path::cache, [&](outputs<Scalar>& got, auto&&... rest) {
-        heed::cached_attention_into(one.in.query_view(), cache, got.out_view(), got.lse_view(), rest...);
+        heed::cached_attention_into(one.in.query_view(), cache, got.out_view(), got.lse_view(),
+                                    rest...);
       });
     };
     check("kv_cache", caches[n]);
@@ -526,7 +610,8 @@ void check_caches(const std::vector<sample<Scalar>>& samples, const judged<Scala
   }
 }
 
-/// All sizes of one combination: tensors, the streaming form, ragged batches, and caches of each type.
+/// All sizes of one combination: tensors, the streaming form, ragged batches, and caches of each
+/// type.
 template <typename Scalar, typename... Stored>
 void check_combination(const combination& features) {
   std::vector<sample<Scalar>> samples;
@@ -554,6 +639,8 @@ TEST_CASE("half and double: features one by one on every path") {
 }
 TEST_CASE("queries of one type on caches of another: features one by one") {
   for_each_combination(combined::alone, check_combination<float, Eigen::bfloat16, Eigen::half>);
-  for_each_combination(combined::alone, check_combination<Eigen::bfloat16, float, Eigen::half, std::int8_t>);
-  for_each_combination(combined::alone, check_combination<Eigen::half, float, Eigen::bfloat16, std::int8_t>);
+  for_each_combination(combined::alone,
+                       check_combination<Eigen::bfloat16, float, Eigen::half, std::int8_t>);
+  for_each_combination(combined::alone,
+                       check_combination<Eigen::half, float, Eigen::bfloat16, std::int8_t>);
 }

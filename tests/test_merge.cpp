@@ -10,12 +10,16 @@
 namespace {
 
 /// The attention of an example's queries to its keys [first, end).
-heed::attention_result<double> part_of(const testing::example<double>& e, heed::size_type first, heed::size_type end) {
-  return heed::reference_attention_with_lse(e.query, e.key.middleRows(first, end - first), e.value.middleRows(first, end - first));
+heed::attention_result<double> part_of(const testing::example<double>& e, heed::size_type first,
+                                       heed::size_type end) {
+  return heed::reference_attention_with_lse(e.query, e.key.middleRows(first, end - first),
+                                            e.value.middleRows(first, end - first));
 }
 
-void check_same(const heed::attention_result<double>& got, const heed::attention_result<double>& whole) {
-  CHECK(testing::max_error(got.out, whole.out) <= 1e-15L * 8);  // some roundings of numbers of size 1
+void check_same(const heed::attention_result<double>& got,
+                const heed::attention_result<double>& whole) {
+  CHECK(testing::max_error(got.out, whole.out) <=
+        1e-15L * 8);  // some roundings of numbers of size 1
   CHECK(testing::max_error(got.lse, whole.lse) <= 1e-15L * 8);
 }
 
@@ -69,13 +73,17 @@ TEST_CASE("parts whose scores are far apart neither overflow nor vanish") {
 TEST_CASE("parts of other sizes are refused") {
   const heed::attention_result<double> two_rows(2, 4), three_rows(3, 4), narrow(2, 3);
   testing::check_refused([&] { heed::merge(two_rows, three_rows); }, {"heed::merge", "n_q 3", "2"});
-  testing::check_refused([&] { heed::merge(two_rows, narrow); }, {"heed::merge", "head_dim 3", "4"});
-  testing::check_refused([&] { heed::attention_result<double>(-1, 4); }, {"heed::attention_result: n_q", "-1"});
+  testing::check_refused([&] { heed::merge(two_rows, narrow); },
+                         {"heed::merge", "head_dim 3", "4"});
+  testing::check_refused([&] { heed::attention_result<double>(-1, 4); },
+                         {"heed::attention_result: n_q", "-1"});
   std::vector<heed::attention_result<double>> none;
-  testing::check_refused([&] { heed::merge(none.begin(), none.end()); }, {"heed::merge", "part", "0"});
+  testing::check_refused([&] { heed::merge(none.begin(), none.end()); },
+                         {"heed::merge", "part", "0"});
 }
 
-TEST_CASE("an lse of +infinity or NaN makes the row NaN where another part saw keys, and only that row") {
+TEST_CASE(
+    "an lse of +infinity or NaN makes the row NaN where another part saw keys, and only that row") {
   heed::attention_result<float> a(3, 2), b(3, 2);
   a.out.setOnes();
   b.out.setOnes();

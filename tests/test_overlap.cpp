@@ -1,4 +1,5 @@
-// An output that shares memory with anything else that the call reads or writes is refused; one that only lies between them is not.
+// An output that shares memory with anything else that the call reads or writes is refused; one
+// that only lies between them is not.
 
 #include <heed/causal_conv.hpp>
 #include <heed/delta_rule.hpp>
@@ -37,19 +38,26 @@ struct argument {
 class arena {
  public:
   explicit arena(std::size_t arguments) : memory_((arguments + 1) * slot / sizeof(double)) {
-    for (std::size_t k = 0; k < arguments; ++k) offsets_.push_back(static_cast<std::ptrdiff_t>(k * slot + slot / 2));
+    for (std::size_t k = 0; k < arguments; ++k)
+      offsets_.push_back(static_cast<std::ptrdiff_t>(k * slot + slot / 2));
   }
   template <typename T>
   T* at(std::size_t k) {
     return reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(memory_.data()) + offsets_[k]);
   }
   heed::tensor_view<float> dense(std::size_t k) { return heed::bhnd(at<float>(k), 1, heads, n, d); }
-  heed::tensor_view<float> column(std::size_t k) { return heed::bhnd(at<float>(k), 1, heads, n, 1); }
+  heed::tensor_view<float> column(std::size_t k) {
+    return heed::bhnd(at<float>(k), 1, heads, n, 1);
+  }
   heed::tensor_view<float> one_head(std::size_t k) { return heed::bhnd(at<float>(k), 1, 1, n, d); }
   Eigen::Map<heed::rows<float>> matrix(std::size_t k) { return {at<float>(k), n, d}; }
-  Eigen::Map<heed::row_vector<float>> vector(std::size_t k, heed::size_type size) { return {at<float>(k), size}; }
+  Eigen::Map<heed::row_vector<float>> vector(std::size_t k, heed::size_type size) {
+    return {at<float>(k), size};
+  }
 
-  void move(std::size_t k, std::size_t other, std::ptrdiff_t shift) { offsets_[k] = offsets_[other] + shift; }
+  void move(std::size_t k, std::size_t other, std::ptrdiff_t shift) {
+    offsets_[k] = offsets_[other] + shift;
+  }
   const std::vector<double>& content() const { return memory_; }
 
  private:
@@ -58,43 +66,53 @@ class arena {
   std::vector<std::ptrdiff_t> offsets_;
 };
 
-/// Calls call(arena) with one of the first `outputs` arguments after the other moved on top of each other argument: shifted by a
-/// number, a row and a head either way. All are dense, so that their sizes say whether they still overlap. `fill` writes what
-/// arguments must hold.
+/// Calls call(arena) with one of the first `outputs` arguments after the other moved on top of each
+/// other argument: shifted by a number, a row and a head either way. All are dense, so that their
+/// sizes say whether they still overlap. `fill` writes what arguments must hold.
 template <typename Fill, typename Call>
-void check_each(const std::string& function, const std::vector<argument>& arguments, std::size_t outputs, const Fill& fill,
-                const Call& call) {
+void check_each(const std::string& function, const std::vector<argument>& arguments,
+                std::size_t outputs, const Fill& fill, const Call& call) {
   arena apart(arguments.size());
   fill(apart);
   call(apart);
   for (std::size_t out = 0; out < outputs; ++out)
     for (std::size_t other = 0; other < arguments.size(); ++other)
-      for (const std::ptrdiff_t shift : {std::ptrdiff_t{0}, element, row, head, -element, -row, -head}) {
-        if (other == out || shift >= arguments[other].bytes || -shift >= arguments[out].bytes) continue;
+      for (const std::ptrdiff_t shift :
+           {std::ptrdiff_t{0}, element, row, head, -element, -row, -head}) {
+        if (other == out || shift >= arguments[other].bytes || -shift >= arguments[out].bytes)
+          continue;
         CAPTURE(function, arguments[out].name, arguments[other].name, shift);
         arena memory(arguments.size());
         memory.move(out, other, shift);
         fill(memory);
         const std::vector<double> before = memory.content();
         testing::check_refused([&] { call(memory); },
-                               {"heed::" + function + ": ", arguments[out].name + " (", " overlaps ", arguments[other].name + " ("});
-        CHECK(std::memcmp(before.data(), memory.content().data(), before.size() * sizeof(double)) == 0);
+                               {"heed::" + function + ": ", arguments[out].name + " (",
+                                " overlaps ", arguments[other].name + " ("});
+        CHECK(std::memcmp(before.data(), memory.content().data(), before.size() * sizeof(double)) ==
+              0);
       }
 }
 template <typename Call>
-void check_each(const std::string& function, const std::vector<argument>& arguments, std::size_t outputs, const Call& call) {
+void check_each(const std::string& function, const std::vector<argument>& arguments,
+                std::size_t outputs, const Call& call) {
   check_each(
       function, arguments, outputs, [](arena&) {}, call);
 }
 
-constexpr heed::size_type dense = heads * head, column = heads * n * element, vector = heads * element, one = head;
+constexpr heed::size_type dense = heads * head, column = heads * n * element,
+                          vector = heads * element, one = head;
 
 }  // namespace
 
 TEST_CASE("attention refuses an output that overlaps an input, a term or the other output") {
   heed::workspace memory;
-  check_each("attention_into", {{"out", one}, {"lse", n * element}, {"query", one}, {"key", one}, {"value", one}}, 2,
-             [&](arena& a) { heed::attention_into(a.matrix(2), a.matrix(3), a.matrix(4), a.matrix(0), a.vector(1, n), {}, memory); });
+  check_each("attention_into",
+             {{"out", one}, {"lse", n * element}, {"query", one}, {"key", one}, {"value", one}}, 2,
+             [&](arena& a) {
+               heed::attention_into(a.matrix(2), a.matrix(3), a.matrix(4), a.matrix(0),
+                                    a.vector(1, n), {}, memory);
+             });
   const std::vector<argument> arguments{{"out", dense},
                                         {"lse", column},
                                         {"query", dense},
@@ -109,38 +127,45 @@ TEST_CASE("attention refuses an output that overlaps an input, a term or the oth
   const auto call = [](const auto& function, arena& a, auto&... memory_of_call) {
     const Eigen::Map<const testing::mask> kept(a.at<bool>(5), n, n);
     const Eigen::Map<const heed::rows<float>> added(a.at<float>(6), n, n);
-    const Eigen::Map<const Eigen::Matrix<heed::size_type, Eigen::Dynamic, 1>> lengths(a.at<heed::size_type>(10), 1);
-    function(a.dense(2), a.dense(3), a.dense(4), a.dense(0), a.column(1), heed::attention_options{}, memory_of_call...,
-             heed::keep(kept), heed::bias(added), heed::alibi(a.vector(7, heads)), heed::sinks(a.vector(8, heads)),
+    const Eigen::Map<const Eigen::Matrix<heed::size_type, Eigen::Dynamic, 1>> lengths(
+        a.at<heed::size_type>(10), 1);
+    function(a.dense(2), a.dense(3), a.dense(4), a.dense(0), a.column(1), heed::attention_options{},
+             memory_of_call..., heed::keep(kept), heed::bias(added),
+             heed::alibi(a.vector(7, heads)), heed::sinks(a.vector(8, heads)),
              heed::logit_scales(a.vector(9, heads)), heed::key_lengths(lengths));
   };
-  check_each("multi_head_attention_into", arguments, 2,
-             [&](arena& a) { call([](auto&&... all) { heed::multi_head_attention_into(all...); }, a, memory); });
-  check_each("reference_multi_head_attention_into", arguments, 2,
-             [&](arena& a) { call([](auto&&... all) { heed::reference_multi_head_attention_into(all...); }, a); });
+  check_each("multi_head_attention_into", arguments, 2, [&](arena& a) {
+    call([](auto&&... all) { heed::multi_head_attention_into(all...); }, a, memory);
+  });
+  check_each("reference_multi_head_attention_into", arguments, 2, [&](arena& a) {
+    call([](auto&&... all) { heed::reference_multi_head_attention_into(all...); }, a);
+  });
 }
 
 TEST_CASE("attention refuses an output that overlaps a mask of bytes or bits") {
   heed::workspace memory;
-  const std::vector<argument> arguments{{"out", dense}, {"lse", column}, {"keep", n * n}, {"keep_bits", n}};
+  const std::vector<argument> arguments{
+      {"out", dense}, {"lse", column}, {"keep", n * n}, {"keep_bits", n}};
   const std::vector<float> inputs(std::size_t(heads * n * d));
   const heed::tensor_view<const float> in = heed::bhnd(inputs.data(), 1, heads, n, d);
   check_each("multi_head_attention_into", arguments, 2, [&](arena& a) {
-    heed::multi_head_attention_into(in, in, in, a.dense(0), a.column(1), heed::attention_options{}, memory,
-                                    heed::keep(heed::bhnd(a.at<const std::uint8_t>(2), 1, 1, n, n)),
-                                    heed::keep_bits(heed::bhnd(a.at<const std::uint8_t>(3), 1, 1, n, 1), n));
+    heed::multi_head_attention_into(
+        in, in, in, a.dense(0), a.column(1), heed::attention_options{}, memory,
+        heed::keep(heed::bhnd(a.at<const std::uint8_t>(2), 1, 1, n, n)),
+        heed::keep_bits(heed::bhnd(a.at<const std::uint8_t>(3), 1, 1, n, 1), n));
   });
 }
 
 TEST_CASE("ragged attention refuses an output that overlaps an input or the starts") {
   heed::workspace memory;
-  const std::vector<argument> arguments{{"out", dense},
-                                        {"lse", column},
-                                        {"query", dense},
-                                        {"key", dense},
-                                        {"value", dense},
-                                        {"query_starts", 2 * element},
-                                        {"key_starts", 2 * heed::size_type{sizeof(heed::size_type)}}};
+  const std::vector<argument> arguments{
+      {"out", dense},
+      {"lse", column},
+      {"query", dense},
+      {"key", dense},
+      {"value", dense},
+      {"query_starts", 2 * element},
+      {"key_starts", 2 * heed::size_type{sizeof(heed::size_type)}}};
   const auto fill = [](arena& a) {
     const std::int32_t query_end = n;
     const heed::size_type key_end = n;
@@ -149,63 +174,81 @@ TEST_CASE("ragged attention refuses an output that overlaps an input or the star
   };
   const auto call = [](const auto& function, arena& a, auto&... memory_of_call) {
     const Eigen::Map<const Eigen::Matrix<std::int32_t, 2, 1>> query_starts(a.at<std::int32_t>(5));
-    const Eigen::Map<const Eigen::Matrix<heed::size_type, 2, 1>> key_starts(a.at<heed::size_type>(6));
-    function(a.dense(2), a.dense(3), a.dense(4), a.dense(0), a.column(1), query_starts, key_starts, heed::attention_options{},
-             memory_of_call...);
+    const Eigen::Map<const Eigen::Matrix<heed::size_type, 2, 1>> key_starts(
+        a.at<heed::size_type>(6));
+    function(a.dense(2), a.dense(3), a.dense(4), a.dense(0), a.column(1), query_starts, key_starts,
+             heed::attention_options{}, memory_of_call...);
   };
-  check_each("ragged_attention_into", arguments, 2, fill,
-             [&](arena& a) { call([](auto&&... all) { heed::ragged_attention_into(all...); }, a, memory); });
-  check_each("reference_ragged_attention_into", arguments, 2, fill,
-             [&](arena& a) { call([](auto&&... all) { heed::reference_ragged_attention_into(all...); }, a); });
+  check_each("ragged_attention_into", arguments, 2, fill, [&](arena& a) {
+    call([](auto&&... all) { heed::ragged_attention_into(all...); }, a, memory);
+  });
+  check_each("reference_ragged_attention_into", arguments, 2, fill, [&](arena& a) {
+    call([](auto&&... all) { heed::reference_ragged_attention_into(all...); }, a);
+  });
 }
 
-TEST_CASE("attention on a cache refuses an output that overlaps an input, and the cache its own memory as tokens") {
+TEST_CASE(
+    "attention on a cache refuses an output that overlaps an input, and the cache its own memory "
+    "as tokens") {
   heed::workspace memory;
   heed::kv_cache<float> cache(1, heads, d, d, 16);
   const std::vector<float> tokens(std::size_t(heads * n * d));
-  cache.append(heed::bhnd(tokens.data(), 1, heads, n, d), heed::bhnd(tokens.data(), 1, heads, n, d));
+  cache.append(heed::bhnd(tokens.data(), 1, heads, n, d),
+               heed::bhnd(tokens.data(), 1, heads, n, d));
   const std::vector<argument> arguments{{"out", dense}, {"lse", column}, {"query", dense}};
   check_each("cached_attention_into", arguments, 2, [&](arena& a) {
-    heed::cached_attention_into(a.dense(2), cache, a.dense(0), a.column(1), heed::attention_options{}, memory);
+    heed::cached_attention_into(a.dense(2), cache, a.dense(0), a.column(1),
+                                heed::attention_options{}, memory);
   });
   check_each("reference_cached_attention_into", arguments, 2, [&](arena& a) {
-    heed::reference_cached_attention_into(a.dense(2), cache, a.dense(0), a.column(1), heed::attention_options{});
+    heed::reference_cached_attention_into(a.dense(2), cache, a.dense(0), a.column(1),
+                                          heed::attention_options{});
   });
 
-  const heed::tensor_view<const float> own = cache.keys().elements, own_values = cache.values().elements,
+  const heed::tensor_view<const float> own = cache.keys().elements,
+                                       own_values = cache.values().elements,
                                        foreign = heed::bhnd(tokens.data(), 1, heads, n, d);
   const auto first = [](heed::tensor_view<const float> view) {
     view.rows = n;
     return view;
   };
   testing::check_refused([&] { cache.append(first(own), foreign); },
-                         {"heed::kv_cache::append: key (1 x 2 x 4 x 4) overlaps the cache's own keys (1 x 2 x 16 x 4)"});
+                         {"heed::kv_cache::append: key (1 x 2 x 4 x 4) overlaps the cache's own "
+                          "keys (1 x 2 x 16 x 4)"});
   testing::check_refused([&] { cache.append(0, foreign, first(own_values)); },
-                         {"heed::kv_cache::append: value (1 x 2 x 4 x 4) overlaps the cache's own values (1 x 2 x 16 x 4)"});
+                         {"heed::kv_cache::append: value (1 x 2 x 4 x 4) overlaps the cache's own "
+                          "values (1 x 2 x 16 x 4)"});
   CHECK(cache.length(0) == n);
 }
 
 TEST_CASE("recurrences refuse an output or a state that overlaps an input or the other") {
   heed::workspace memory;
-  const std::vector<argument> arguments{{"out", dense},   {"carry", dense},    {"query", dense}, {"key", dense},
-                                        {"value", dense}, {"log_gate", dense}, {"bonus", row}};
+  const std::vector<argument> arguments{{"out", dense}, {"carry", dense}, {"query", dense},
+                                        {"key", dense}, {"value", dense}, {"log_gate", dense},
+                                        {"bonus", row}};
   const auto linear = [](const auto& function, arena& a, auto&... memory_of_call) {
-    function(a.dense(2), a.dense(3), a.dense(4), a.dense(0), heed::linear_attention_options{}, memory_of_call...,
-             heed::carry(a.dense(1)), heed::log_gate(a.dense(5)), heed::bonus(a.vector(6, d)));
+    function(a.dense(2), a.dense(3), a.dense(4), a.dense(0), heed::linear_attention_options{},
+             memory_of_call..., heed::carry(a.dense(1)), heed::log_gate(a.dense(5)),
+             heed::bonus(a.vector(6, d)));
   };
-  check_each("multi_head_linear_attention_into", arguments, 2,
-             [&](arena& a) { linear([](auto&&... all) { heed::multi_head_linear_attention_into(all...); }, a, memory); });
-  check_each("recurrent_multi_head_linear_attention_into", arguments, 2,
-             [&](arena& a) { linear([](auto&&... all) { heed::recurrent_multi_head_linear_attention_into(all...); }, a); });
+  check_each("multi_head_linear_attention_into", arguments, 2, [&](arena& a) {
+    linear([](auto&&... all) { heed::multi_head_linear_attention_into(all...); }, a, memory);
+  });
+  check_each("recurrent_multi_head_linear_attention_into", arguments, 2, [&](arena& a) {
+    linear([](auto&&... all) { heed::recurrent_multi_head_linear_attention_into(all...); }, a);
+  });
 
-  const std::vector<argument> of_delta{{"out", dense},   {"carry", dense}, {"query", dense},   {"key", dense},
-                                       {"value", dense}, {"beta", column}, {"log_gate", dense}};
+  const std::vector<argument> of_delta{{"out", dense},     {"carry", dense}, {"query", dense},
+                                       {"key", dense},     {"value", dense}, {"beta", column},
+                                       {"log_gate", dense}};
   check_each("multi_head_delta_rule_into", of_delta, 2, [&](arena& a) {
-    heed::multi_head_delta_rule_into(a.dense(2), a.dense(3), a.dense(4), a.column(5), a.dense(0), heed::delta_rule_options{}, memory,
-                                     heed::carry(a.dense(1)), heed::log_gate(a.dense(6)));
+    heed::multi_head_delta_rule_into(a.dense(2), a.dense(3), a.dense(4), a.column(5), a.dense(0),
+                                     heed::delta_rule_options{}, memory, heed::carry(a.dense(1)),
+                                     heed::log_gate(a.dense(6)));
   });
   check_each("recurrent_multi_head_delta_rule_into", of_delta, 2, [&](arena& a) {
-    heed::recurrent_multi_head_delta_rule_into(a.dense(2), a.dense(3), a.dense(4), a.column(5), a.dense(0), heed::delta_rule_options{},
+    heed::recurrent_multi_head_delta_rule_into(a.dense(2), a.dense(3), a.dense(4), a.column(5),
+                                               a.dense(0), heed::delta_rule_options{},
                                                heed::carry(a.dense(1)), heed::log_gate(a.dense(6)));
   });
   check_each("multi_head_rwkv7_into",
@@ -218,7 +261,8 @@ TEST_CASE("recurrences refuse an output or a state that overlaps an input or the
               {"a", dense},
               {"b", dense}},
              2, [&](arena& a) {
-               heed::multi_head_rwkv7_into(a.dense(2), a.dense(3), a.dense(4), a.dense(5), a.dense(6), a.dense(7), a.dense(0),
+               heed::multi_head_rwkv7_into(a.dense(2), a.dense(3), a.dense(4), a.dense(5),
+                                           a.dense(6), a.dense(7), a.dense(0),
                                            heed::rwkv7_options{}, memory, heed::carry(a.dense(1)));
              });
   check_each("selective_scan_into",
@@ -233,30 +277,46 @@ TEST_CASE("recurrences refuse an output or a state that overlaps an input or the
               {"step_bias", row},
               {"silu_gate", dense}},
              2, [&](arena& a) {
-               heed::selective_scan_into(a.dense(2), a.dense(3), a.dense(4), a.dense(5), a.dense(6), a.dense(0),
-                                         heed::selective_scan_options{}, memory, heed::carry(a.dense(1)), heed::skip(a.vector(7, d)),
-                                         heed::step_bias(a.vector(8, d)), heed::silu_gate(a.dense(9)));
+               heed::selective_scan_into(a.dense(2), a.dense(3), a.dense(4), a.dense(5), a.dense(6),
+                                         a.dense(0), heed::selective_scan_options{}, memory,
+                                         heed::carry(a.dense(1)), heed::skip(a.vector(7, d)),
+                                         heed::step_bias(a.vector(8, d)),
+                                         heed::silu_gate(a.dense(9)));
              });
   constexpr heed::size_type taps = 3, past = (taps - 1) * row * heads;
   check_each("causal_conv_into",
-             {{"out", dense}, {"carry", past}, {"x", dense}, {"weight", d * taps * element}, {"channel_bias", row}}, 2, [](arena& a) {
-               heed::causal_conv_into(a.dense(2), heed::bhnd(a.at<float>(3), 1, 1, d, taps), a.dense(0), heed::causal_conv_options{},
-                                      heed::carry(heed::bhnd(a.at<float>(1), 1, heads, taps - 1, d)),
-                                      heed::channel_bias(a.vector(4, d)));
+             {{"out", dense},
+              {"carry", past},
+              {"x", dense},
+              {"weight", d * taps * element},
+              {"channel_bias", row}},
+             2, [](arena& a) {
+               heed::causal_conv_into(
+                   a.dense(2), heed::bhnd(a.at<float>(3), 1, 1, d, taps), a.dense(0),
+                   heed::causal_conv_options{},
+                   heed::carry(heed::bhnd(a.at<float>(1), 1, heads, taps - 1, d)),
+                   heed::channel_bias(a.vector(4, d)));
              });
 }
 
 TEST_CASE("a projection refuses an output that overlaps an input") {
   heed::workspace memory;
-  check_each("project_into", {{"out", one}, {"x", one}, {"weight", one}}, 1,
-             [&](arena& a) { heed::project_into(a.matrix(1), a.matrix(2), a.matrix(0), heed::attention_options{}, memory); });
+  check_each("project_into", {{"out", one}, {"x", one}, {"weight", one}}, 1, [&](arena& a) {
+    heed::project_into(a.matrix(1), a.matrix(2), a.matrix(0), heed::attention_options{}, memory);
+  });
 }
 
 TEST_CASE("a rotation in place refuses heads that overlap the tables or the positions") {
-  check_each("rotate_into", {{"x", dense}, {"cos", one / 2}, {"sin", one / 2}, {"positions", n * heed::size_type{sizeof(heed::size_type)}}}, 1,
-             [](arena& a) {
-               const Eigen::Map<const heed::rows<float>> cos(a.at<float>(1), n, d / 2), sin(a.at<float>(2), n, d / 2);
-               const Eigen::Map<const Eigen::Matrix<heed::size_type, Eigen::Dynamic, 1>> positions(a.at<heed::size_type>(3), n);
+  check_each("rotate_into",
+             {{"x", dense},
+              {"cos", one / 2},
+              {"sin", one / 2},
+              {"positions", n * heed::size_type{sizeof(heed::size_type)}}},
+             1, [](arena& a) {
+               const Eigen::Map<const heed::rows<float>> cos(a.at<float>(1), n, d / 2),
+                   sin(a.at<float>(2), n, d / 2);
+               const Eigen::Map<const Eigen::Matrix<heed::size_type, Eigen::Dynamic, 1>> positions(
+                   a.at<heed::size_type>(3), n);
                heed::rotate_into(a.dense(0), cos, sin, positions);
              });
 }
@@ -267,7 +327,8 @@ TEST_CASE("tables that are computed from what is rotated are those of before") {
   heed::rows<float> expected = x, got = x;
   const heed::rows<float> cos = x.leftCols(d / 2) * 2, sin = x.rightCols(d / 2) * 2;
   heed::rotate_into(heed::bhnd(expected.data(), 1, 1, n, d), cos, sin, positions);
-  heed::rotate_into(heed::bhnd(got.data(), 1, 1, n, d), got.leftCols(d / 2) * 2, got.rightCols(d / 2).array() * 2, positions);
+  heed::rotate_into(heed::bhnd(got.data(), 1, 1, n, d), got.leftCols(d / 2) * 2,
+                    got.rightCols(d / 2).array() * 2, positions);
   CHECK(got == expected);
 }
 
@@ -282,24 +343,34 @@ TEST_CASE("an output that has one place for two numbers is refused") {
   };
   const heed::tensor_view<float> same_head = changed(&heed::tensor_view<float>::head_stride, 0),
                                  same_row = changed(&heed::tensor_view<float>::row_stride, 0),
-                                 rows_that_meet = changed(&heed::tensor_view<float>::row_stride, d - 1), rows_that_meet_upwards = [&] {
-                                   heed::tensor_view<float> out = changed(&heed::tensor_view<float>::row_stride, 1 - d);
+                                 rows_that_meet =
+                                     changed(&heed::tensor_view<float>::row_stride, d - 1),
+                                 rows_that_meet_upwards = [&] {
+                                   heed::tensor_view<float> out =
+                                       changed(&heed::tensor_view<float>::row_stride, 1 - d);
                                    out.data += n * d;
                                    return out;
                                  }();
   for (const auto& out : {same_head, same_row, rows_that_meet, rows_that_meet_upwards}) {
     const std::vector<std::string> words{"out (1 x 2 x 4 x 4) overlaps itself"};
-    testing::check_refused([&] { heed::multi_head_attention_into(in, in, in, out, {}, heed::attention_options{}, memory); }, words);
-    testing::check_refused([&] { heed::multi_head_linear_attention_into(in, in, in, out, {}, memory); }, words);
+    testing::check_refused(
+        [&] {
+          heed::multi_head_attention_into(in, in, in, out, {}, heed::attention_options{}, memory);
+        },
+        words);
+    testing::check_refused(
+        [&] { heed::multi_head_linear_attention_into(in, in, in, out, {}, memory); }, words);
     testing::check_refused([&] { heed::causal_conv_into(in, in, out, {}); }, words);
-    testing::check_refused([&] { heed::apply_rope(out); }, {"heed::apply_rope: x (1 x 2 x 4 x 4) overlaps itself"});
+    testing::check_refused([&] { heed::apply_rope(out); },
+                           {"heed::apply_rope: x (1 x 2 x 4 x 4) overlaps itself"});
   }
   for (const float number : outputs) CHECK(number == -0.5f);
 }
 
 namespace {
 
-/// q, k, v and out, in one buffer: the numbers of each token's heads as the strides say, out being what no input reaches.
+/// q, k, v and out, in one buffer: the numbers of each token's heads as the strides say, out being
+/// what no input reaches.
 struct interleaved {
   const char* name;
   heed::size_type parts;  // from one of the four to the next
@@ -307,23 +378,28 @@ struct interleaved {
 };
 constexpr heed::size_type batch = 2;
 const interleaved layouts[] = {
-    {"column blocks of one matrix, heads side by side", heads* d, n * 4 * heads* d, d, 4 * heads* d},
-    {"the same, rows with some space after them", heads* d, n*(4 * heads * d + 3), d, 4 * heads* d + 3},
+    {"column blocks of one matrix, heads side by side", heads* d, n * 4 * heads* d, d,
+     4 * heads* d},
+    {"the same, rows with some space after them", heads* d, n*(4 * heads * d + 3), d,
+     4 * heads* d + 3},
     {"parts of each head", d, n * 4 * heads* d, 4 * d, 4 * heads* d},
-    {"parts of each head, rows with some space after them", d, n*(4 * heads * d + 3), 4 * d, 4 * heads* d + 3},
+    {"parts of each head, rows with some space after them", d, n*(4 * heads * d + 3), 4 * d,
+     4 * heads* d + 3},
     {"rows of each token", heads* d, 4 * heads* d, d, batch * 4 * heads* d},
     {"one head after the other, four rows a token", d, heads* n * 4 * d, n * 4 * d, 4 * d},
 };
 constexpr std::size_t interleaved_size = std::size_t(batch * n * (4 * heads * d + 3));
 
-/// Runs call(q, k, v, out) on the buffer and on dense copies of the inputs. The outputs must be the same and the inputs untouched.
+/// Runs call(q, k, v, out) on the buffer and on dense copies of the inputs. The outputs must be the
+/// same and the inputs untouched.
 template <typename Call>
 void check_interleaved(const Call& call) {
   for (const interleaved& layout : layouts)
     for (const bool backwards : {false, true}) {
       CAPTURE(layout.name, backwards);
       std::vector<float> buffer(interleaved_size);
-      const heed::rows<float> numbers = testing::random_rows<float>(1, heed::size_type(interleaved_size), 3);
+      const heed::rows<float> numbers =
+          testing::random_rows<float>(1, heed::size_type(interleaved_size), 3);
       std::copy(numbers.data(), numbers.data() + numbers.size(), buffer.begin());
       const std::vector<float> before = buffer;
       std::array<heed::tensor_view<float>, 4> views;
@@ -348,7 +424,8 @@ void check_interleaved(const Call& call) {
         for (heed::size_type b = 0; b < batch; ++b)
           for (heed::size_type h = 0; h < heads; ++h)
             for (heed::size_type i = 0; i < n; ++i)
-              for (heed::size_type c = 0; c < d; ++c) dense_views[part](b, h, i, c) = views[part](b, h, i, c);
+              for (heed::size_type c = 0; c < d; ++c)
+                dense_views[part](b, h, i, c) = views[part](b, h, i, c);
       }
       call(dense_views[0], dense_views[1], dense_views[2], dense_views[3]);
       call(views[0], views[1], views[2], views[3]);
@@ -378,16 +455,23 @@ TEST_CASE("an output between the inputs of one buffer is right") {
   check_interleaved([&](const auto& q, const auto& k, const auto& v, const auto& out) {
     heed::multi_head_linear_attention_into(q, k, v, out, {}, memory);
   });
-  check_interleaved(
-      [&](const auto& q, const auto& k, const auto& v, const auto& out) { heed::multi_head_rwkv7_into(q, k, v, k, q, v, out, {}, memory); });
-  check_interleaved(
-      [&](const auto& q, const auto& k, const auto& v, const auto& out) { heed::selective_scan_into(q, k, v, k, v, out, {}, memory); });
-  check_interleaved([](const auto& q, const auto& k, const auto&, const auto& out) { heed::causal_conv_into(q, k, out, {}); });
+  check_interleaved([&](const auto& q, const auto& k, const auto& v, const auto& out) {
+    heed::multi_head_rwkv7_into(q, k, v, k, q, v, out, {}, memory);
+  });
+  check_interleaved([&](const auto& q, const auto& k, const auto& v, const auto& out) {
+    heed::selective_scan_into(q, k, v, k, v, out, {}, memory);
+  });
+  check_interleaved([](const auto& q, const auto& k, const auto&, const auto& out) {
+    heed::causal_conv_into(q, k, out, {});
+  });
 }
 
-TEST_CASE("lse may be one more column of the output, and a projection one block of columns or rows of another's matrix") {
+TEST_CASE(
+    "lse may be one more column of the output, and a projection one block of columns or rows of "
+    "another's matrix") {
   heed::workspace memory;
-  const heed::rows<float> in = testing::random_rows<float>(n, d, 1), weight = testing::random_rows<float>(d, d, 2);
+  const heed::rows<float> in = testing::random_rows<float>(n, d, 1),
+                          weight = testing::random_rows<float>(d, d, 2);
   const auto expected = heed::attention_with_lse(in, in, in);
   heed::rows<float> both(n, d + 1);
   heed::attention_into(in, in, in, both.leftCols(d), both.col(d), {}, memory);
@@ -409,29 +493,39 @@ TEST_CASE("lse may be one more column of the output, and a projection one block 
 
 namespace {
 
-/// Some views of small sizes and steps within `room` bytes: dense ones, ones with gaps, backwards, with rows that meet, repeated.
+/// Some views of small sizes and steps within `room` bytes: dense ones, ones with gaps, backwards,
+/// with rows that meet, repeated.
 template <typename Scalar>
-heed::tensor_view<Scalar> random_view(std::mt19937& engine, unsigned char* memory, heed::size_type room) {
-  const auto between = [&](heed::size_type low, heed::size_type high) { return low + heed::size_type(engine() % unsigned(high - low + 1)); };
+heed::tensor_view<Scalar> random_view(std::mt19937& engine, unsigned char* memory,
+                                      heed::size_type room) {
+  const auto between = [&](heed::size_type low, heed::size_type high) {
+    return low + heed::size_type(engine() % unsigned(high - low + 1));
+  };
   const std::array<heed::size_type, 3> lengths{4, 12, 40};
   const heed::size_type most = lengths[engine() % 3];
   heed::tensor_view<Scalar> view;
-  view.batch = between(0, 3), view.heads = between(1, 3), view.rows = between(1, 4), view.cols = between(1, 4);
-  view.batch_stride = between(-most, most), view.head_stride = between(-most, most), view.row_stride = between(-most, most);
+  view.batch = between(0, 3), view.heads = between(1, 3), view.rows = between(1, 4),
+  view.cols = between(1, 4);
+  view.batch_stride = between(-most, most), view.head_stride = between(-most, most),
+  view.row_stride = between(-most, most);
   view.col_stride = between(-2, 2);
-  view.data = reinterpret_cast<Scalar*>(memory + room / 2 + between(-30, 30) * heed::size_type{sizeof(double)});
+  view.data = reinterpret_cast<Scalar*>(memory + room / 2 +
+                                        between(-30, 30) * heed::size_type{sizeof(double)});
   return view;
 }
 /// Counts how many numbers have each byte.
 template <typename Scalar>
-std::vector<int> bytes_of(const heed::tensor_view<Scalar>& view, const unsigned char* memory, heed::size_type room) {
+std::vector<int> bytes_of(const heed::tensor_view<Scalar>& view, const unsigned char* memory,
+                          heed::size_type room) {
   std::vector<int> numbers(static_cast<std::size_t>(room), 0);
   for (heed::size_type b = 0; b < view.batch; ++b)
     for (heed::size_type h = 0; h < view.heads; ++h)
       for (heed::size_type i = 0; i < view.rows; ++i)
         for (heed::size_type c = 0; c < view.cols; ++c)
           for (std::size_t byte = 0; byte < sizeof(Scalar); ++byte)
-            ++numbers[static_cast<std::size_t>(reinterpret_cast<const unsigned char*>(&view(b, h, i, c)) - memory) + byte];
+            ++numbers[static_cast<std::size_t>(
+                          reinterpret_cast<const unsigned char*>(&view(b, h, i, c)) - memory) +
+                      byte];
   return numbers;
 }
 template <typename A, typename B>
@@ -450,8 +544,10 @@ heed::size_type count_wrong(std::mt19937& engine, int rounds) {
       twice = twice || of_a[byte] > 1;
     }
     overlapping += common;
-    const heed::detail::memory_region region_a = heed::detail::region_of(a), region_b = heed::detail::region_of(b);
-    wrong += heed::detail::overlap(region_a, region_b) != common || heed::detail::overlap(region_b, region_a) != common ||
+    const heed::detail::memory_region region_a = heed::detail::region_of(a),
+                                      region_b = heed::detail::region_of(b);
+    wrong += heed::detail::overlap(region_a, region_b) != common ||
+             heed::detail::overlap(region_b, region_a) != common ||
              heed::detail::overlaps_itself(region_a) != twice;
   }
   CHECK(overlapping > rounds / 20);
@@ -484,7 +580,8 @@ TEST_CASE("views of more than there is memory are decided without an overflow") 
   }
 }
 
-TEST_CASE("strides that fit each other nowhere are decided in bounded time, if need be by a refusal") {
+TEST_CASE(
+    "strides that fit each other nowhere are decided in bounded time, if need be by a refusal") {
   std::vector<unsigned char> memory(1 << 20);
   heed::tensor_view<unsigned char> a{memory.data(), 40, 40, 40, 1, 10007, 1013, 97, 1};
   heed::tensor_view<unsigned char> b{memory.data() + 50, 40, 40, 40, 1, 10009, 1019, 101, 1};

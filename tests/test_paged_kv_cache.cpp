@@ -21,14 +21,16 @@ heed::attention_options causal() {
 
 /// The last three queries of the tokens against one sequence.
 template <typename Cache>
-heed::rows<double> last_rows(const Cache& cache, heed::size_type sequence, const tokens<double>& t) {
+heed::rows<double> last_rows(const Cache& cache, heed::size_type sequence,
+                             const tokens<double>& t) {
   const std::vector<heed::size_type> one{sequence};
   return testing::reference_from(cache.batch(one), t, t.n - 3, t.n, causal());
 }
 
 /// What a contiguous cache gives for these tokens, appended one piece after the other.
 template <typename Stored>
-heed::rows<double> expected(const tokens<double>& t, const std::vector<const tokens<double>*>& pieces) {
+heed::rows<double> expected(const tokens<double>& t,
+                            const std::vector<const tokens<double>*>& pieces) {
   heed::kv_cache<Stored> cache(1, t.kv_heads, t.d_k, t.d_v);
   for (const tokens<double>* piece : pieces) piece->append(cache, 0, 0, piece->n);
   return testing::reference_from(cache, t, t.n - 3, t.n, causal());
@@ -36,9 +38,11 @@ heed::rows<double> expected(const tokens<double>& t, const std::vector<const tok
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("pages hold what a contiguous cache holds, in whatever order", "", double, std::int8_t) {
+TEMPLATE_TEST_CASE("pages hold what a contiguous cache holds, in whatever order", "", double,
+                   std::int8_t) {
   const tokens<double> t(23, 4, 2, 8, 6, 1);
-  const heed::size_type step = GENERATE(heed::size_type(1), heed::size_type(3), heed::size_type(4), heed::size_type(9), heed::size_type(23));
+  const heed::size_type step = GENERATE(heed::size_type(1), heed::size_type(3), heed::size_type(4),
+                                        heed::size_type(9), heed::size_type(23));
   heed::paged_kv_cache<TestType> cache(20, page_rows, 2, 8, 6);
   const heed::size_type a = cache.add_sequence(), b = cache.add_sequence();
   heed::kv_cache<TestType> whole(1, 2, 8, 6);
@@ -56,7 +60,8 @@ TEMPLATE_TEST_CASE("pages hold what a contiguous cache holds, in whatever order"
   CHECK(last_rows(cache, a, t) == last_rows(cache, b, t));
 }
 
-TEST_CASE("a fork shares pages until one of the two writes, and neither sees what the other writes") {
+TEST_CASE(
+    "a fork shares pages until one of the two writes, and neither sees what the other writes") {
   const tokens<double> prefix(10, 2, 1, 8, 8, 2), first(7, 2, 1, 8, 8, 3), second(5, 2, 1, 8, 8, 4);
   heed::paged_kv_cache<double> cache(20, page_rows, 1, 8, 8);
   const heed::size_type a = cache.add_sequence();
@@ -79,7 +84,8 @@ TEST_CASE("a fork shares pages until one of the two writes, and neither sees wha
 
 TEST_CASE("a fork that is truncated leaves the other sequence whole") {
   const tokens<double> prefix(10, 2, 1, 8, 8, 5), more(4, 2, 1, 8, 8, 6);
-  const heed::size_type keep = GENERATE(heed::size_type(0), heed::size_type(3), heed::size_type(4), heed::size_type(6), heed::size_type(8), heed::size_type(9));
+  const heed::size_type keep = GENERATE(heed::size_type(0), heed::size_type(3), heed::size_type(4),
+                                        heed::size_type(6), heed::size_type(8), heed::size_type(9));
   heed::paged_kv_cache<double> cache(20, page_rows, 1, 8, 8);
   const heed::size_type a = cache.add_sequence();
   prefix.append(cache, a, 0, 10);
@@ -106,7 +112,8 @@ TEST_CASE("a pool without pages refuses tokens and leaves everything as it was")
   t.append(cache, b, 0, 1);  // copies the shared page: one is left
   REQUIRE(cache.free_pages() == 1);
   const auto before_a = last_rows(cache, a, t), before_b = last_rows(cache, b, t);
-  testing::check_refused([&] { t.append(cache, b, 0, 9); }, {"heed::paged_kv_cache::append", "9 tokens", "2 pages", "1 are free"});
+  testing::check_refused([&] { t.append(cache, b, 0, 9); },
+                         {"heed::paged_kv_cache::append", "9 tokens", "2 pages", "1 are free"});
   CHECK(cache.length(b) == 7);
   CHECK(cache.free_pages() == 1);
   CHECK(last_rows(cache, a, t) == before_a);
@@ -130,8 +137,10 @@ TEST_CASE("a batch takes any sequences, of any lengths, in any order") {
   auto query = t.query_view(17, 20);
   query.batch = 4, query.batch_stride = 0;  // the same queries for all
   heed::rows<double> out(4 * 3, 16);
-  heed::reference_cached_attention_into(query, cache.batch(order), heed::bnhd(out.data(), 4, 3, 2, 8), {}, causal());
-  for (heed::size_type n = 0; n < 4; ++n) CHECK(out.middleRows(3 * n, 3) == last_rows(cache, order[std::size_t(n)], t));
+  heed::reference_cached_attention_into(query, cache.batch(order),
+                                        heed::bnhd(out.data(), 4, 3, 2, 8), {}, causal());
+  for (heed::size_type n = 0; n < 4; ++n)
+    CHECK(out.middleRows(3 * n, 3) == last_rows(cache, order[std::size_t(n)], t));
 }
 
 TEST_CASE("a batch that is kept sees the cache and the list as they are") {
@@ -142,23 +151,30 @@ TEST_CASE("a batch that is kept sees the cache and the list as they are") {
   for (const heed::size_type n : {2, 5, 20}) {  // by then its table has moved
     t.append(cache, 0, cache.length(0), n);
     t.append(cache, cache.add_sequence(), 0, 1);  // and so has the list of sequences
-    CHECK(testing::reference_from(kept, t, n - 2, n, causal()) == testing::reference_from(cache.batch(one), t, n - 2, n, causal()));
+    CHECK(testing::reference_from(kept, t, n - 2, n, causal()) ==
+          testing::reference_from(cache.batch(one), t, n - 2, n, causal()));
   }
   one[0] = 1;
-  CHECK(testing::reference_from(kept, t, 0, 1, causal()) == testing::reference_from(cache.batch(one), t, 0, 1, causal()));
+  CHECK(testing::reference_from(kept, t, 0, 1, causal()) ==
+        testing::reference_from(cache.batch(one), t, 0, 1, causal()));
   cache.remove_sequence(1);
-  testing::check_refused([&] { testing::reference_from(kept, t, 0, 1, causal()); }, {"heed::paged_kv_cache::batch", "sequence 1"});
+  testing::check_refused([&] { testing::reference_from(kept, t, 0, 1, causal()); },
+                         {"heed::paged_kv_cache::batch", "sequence 1"});
 }
 
 TEST_CASE("a paged cache refuses what does not fit") {
   const tokens<double> t(6, 2, 1, 8, 4, 9);
   heed::paged_kv_cache<double> cache(4, page_rows, 1, 8, 4);
   const heed::size_type a = cache.add_sequence();
-  testing::check_refused([&] { heed::paged_kv_cache<float>(1, 0, 1, 1, 1); }, {"heed::paged_kv_cache", "page_rows 0"});
+  testing::check_refused([&] { heed::paged_kv_cache<float>(1, 0, 1, 1, 1); },
+                         {"heed::paged_kv_cache", "page_rows 0"});
   testing::check_refused([&] { t.append(cache, 1, 0, 1); }, {"append", "sequence 1"});
-  testing::check_refused([&] { cache.append(a, t.key_view(0, 2), t.value_view(0, 1)); }, {"value: tokens 1", "2"});
-  testing::check_refused([&] { cache.append(a, t.value_view(0, 2), t.value_view(0, 2)); }, {"key: head_dim 4", "key_dim 8"});
-  testing::check_refused([&] { cache.reserve(a, 17); }, {"heed::paged_kv_cache::reserve", "[0, 16]", "17"});
+  testing::check_refused([&] { cache.append(a, t.key_view(0, 2), t.value_view(0, 1)); },
+                         {"value: tokens 1", "2"});
+  testing::check_refused([&] { cache.append(a, t.value_view(0, 2), t.value_view(0, 2)); },
+                         {"key: head_dim 4", "key_dim 8"});
+  testing::check_refused([&] { cache.reserve(a, 17); },
+                         {"heed::paged_kv_cache::reserve", "[0, 16]", "17"});
   testing::check_refused([&] { cache.reserve(a, -1); }, {"heed::paged_kv_cache::reserve", "-1"});
   testing::check_refused([&] { cache.truncate(a, 1); }, {"truncate", "1", "0"});
   cache.remove_sequence(a);
@@ -166,15 +182,19 @@ TEST_CASE("a paged cache refuses what does not fit") {
   const std::vector<heed::size_type> gone{a};
   testing::check_refused([&] { cache.batch(gone); }, {"batch", "sequence 0"});
   testing::check_refused([&] { cache.length(a); }, {"heed::paged_kv_cache::length:", "sequence 0"});
-  testing::check_refused([&] { cache.remove_sequence(a); }, {"heed::paged_kv_cache::remove_sequence:", "sequence 0"});
-  testing::check_refused([&] { cache.remove_sequence(-1); }, {"heed::paged_kv_cache::remove_sequence:", "sequence -1"});
+  testing::check_refused([&] { cache.remove_sequence(a); },
+                         {"heed::paged_kv_cache::remove_sequence:", "sequence 0"});
+  testing::check_refused([&] { cache.remove_sequence(-1); },
+                         {"heed::paged_kv_cache::remove_sequence:", "sequence -1"});
   heed::index_list nowhere;
   nowhere.size = 2;
-  testing::check_refused([&] { cache.batch(nowhere); }, {"heed::paged_kv_cache::batch", "2 entries at a null address"});
+  testing::check_refused([&] { cache.batch(nowhere); },
+                         {"heed::paged_kv_cache::batch", "2 entries at a null address"});
   CHECK(cache.add_sequence() == a);  // its name is free again
 }
 
-TEST_CASE("a paged cache that was moved from has no pages and no sequences, and can be given another") {
+TEST_CASE(
+    "a paged cache that was moved from has no pages and no sequences, and can be given another") {
   const tokens<double> t(10, 2, 1, 8, 8, 7);
   heed::paged_kv_cache<double> cache(5, page_rows, 1, 8, 8);
   const heed::size_type a = cache.add_sequence();
@@ -185,11 +205,13 @@ TEST_CASE("a paged cache that was moved from has no pages and no sequences, and 
 
   CHECK(cache.bytes() == 0);  // NOLINT: moved from on purpose
   CHECK(cache.free_pages() == 0);
-  testing::check_refused([&] { cache.length(a); }, {"heed::paged_kv_cache::length", "no sequence 0 among 0"});
+  testing::check_refused([&] { cache.length(a); },
+                         {"heed::paged_kv_cache::length", "no sequence 0 among 0"});
   const heed::size_type empty = cache.add_sequence();
   CHECK(cache.length(empty) == 0);
   CHECK(last_rows(cache, empty, t).isZero(0));
-  testing::check_refused([&] { t.append(cache, empty, 0, 1); }, {"1 tokens need 1 pages, but only 0 are free"});
+  testing::check_refused([&] { t.append(cache, empty, 0, 1); },
+                         {"1 tokens need 1 pages, but only 0 are free"});
 
   cache = moved;
   CHECK(last_rows(cache, a, t) == before);

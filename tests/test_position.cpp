@@ -26,40 +26,51 @@ rope_options scaled(rope_scaling scaling) {
 }
 
 /// The frequency of pair c of a head of d elements as each paper gives it.
-long double frequency_by_formula(const rope_options& options, heed::size_type c, heed::size_type d) {
+long double frequency_by_formula(const rope_options& options, heed::size_type c,
+                                 heed::size_type d) {
   const long double base = options.base, factor = options.factor, length = options.original_length;
-  const auto power = [d, c](long double b) { return std::pow(b, -2 * static_cast<long double>(c) / static_cast<long double>(d)); };
+  const auto power = [d, c](long double b) {
+    return std::pow(b, -2 * static_cast<long double>(c) / static_cast<long double>(d));
+  };
   const long double frequency = power(base), wavelength = two_pi / frequency;
-  const auto between = [&](long double share_kept) { return (1 - share_kept) * frequency / factor + share_kept * frequency; };
+  const auto between = [&](long double share_kept) {
+    return (1 - share_kept) * frequency / factor + share_kept * frequency;
+  };
   switch (options.scaling) {
     case rope_scaling::none:
       return frequency;
     case rope_scaling::linear:
       return frequency / factor;
     case rope_scaling::ntk:
-      return power(base * std::pow(factor, static_cast<long double>(d) / static_cast<long double>(d - 2)));
+      return power(base *
+                   std::pow(factor, static_cast<long double>(d) / static_cast<long double>(d - 2)));
     case rope_scaling::yarn: {
       const auto pair_of = [&](long double turns) {
-        return static_cast<long double>(d) * std::log(length / (turns * two_pi)) / (2 * std::log(base));
+        return static_cast<long double>(d) * std::log(length / (turns * two_pi)) /
+               (2 * std::log(base));
       };
-      const long double low = std::floor(pair_of(options.beta_fast)), high = std::ceil(pair_of(options.beta_slow));
+      const long double low = std::floor(pair_of(options.beta_fast)),
+                        high = std::ceil(pair_of(options.beta_slow));
       const long double pair = static_cast<long double>(c);
       return between(pair <= low ? 1 : pair >= high ? 0 : (high - pair) / (high - low));
     }
     case rope_scaling::llama3:
       if (wavelength > length / options.low_freq_factor) return frequency / factor;
       if (wavelength < length / options.high_freq_factor) return frequency;
-      return between((length / wavelength - options.low_freq_factor) / (options.high_freq_factor - options.low_freq_factor));
+      return between((length / wavelength - options.low_freq_factor) /
+                     (options.high_freq_factor - options.low_freq_factor));
     case rope_scaling::dynamic_ntk: {
       const long double n = (std::max)(static_cast<long double>(options.sequence_length), length);
-      return power(base * std::pow(factor * n / length - (factor - 1), static_cast<long double>(d) / static_cast<long double>(d - 2)));
+      return power(base * std::pow(factor * n / length - (factor - 1),
+                                   static_cast<long double>(d) / static_cast<long double>(d - 2)));
     }
   }
   return 0;
 }
 
 /// One vector turned to a position.
-heed::rows<double> at_position(heed::rows<double> x, const rope_options& options, heed::size_type position) {
+heed::rows<double> at_position(heed::rows<double> x, const rope_options& options,
+                               heed::size_type position) {
   heed::apply_rope(heed::writable_view(x), options, position);
   return x;
 }
@@ -79,12 +90,14 @@ TEST_CASE("ALiBi slopes are powers of two by the paper's rule, for any number of
       CHECK(slopes(h) == Approx(std::pow(2.0, -8.0 * head / of)).epsilon(1e-14));
     }
   }
-  testing::check_refused([] { heed::alibi_slopes<float>(0); }, {"heed::alibi_slopes", "num_heads", "0"});
+  testing::check_refused([] { heed::alibi_slopes<float>(0); },
+                         {"heed::alibi_slopes", "num_heads", "0"});
 }
 
 TEST_CASE("RoPE frequencies are those of the papers' formulas") {
-  const rope_scaling scaling = GENERATE(rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn,
-                                        rope_scaling::llama3, rope_scaling::dynamic_ntk);
+  const rope_scaling scaling =
+      GENERATE(rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn,
+               rope_scaling::llama3, rope_scaling::dynamic_ntk);
   const heed::size_type d = GENERATE(heed::size_type(4), heed::size_type(64), heed::size_type(128));
   const rope_options options = scaled(scaling);
   const heed::rope_frequencies_result rope = heed::rope_frequencies(d, options);
@@ -93,21 +106,25 @@ TEST_CASE("RoPE frequencies are those of the papers' formulas") {
     CAPTURE(int(scaling), d, c);
     const double exact = static_cast<double>(frequency_by_formula(options, c, d));
     // an argument of pow that is wrong by an ulp moves the power by ln(base) of them
-    CHECK(std::abs(rope.frequencies(c) - exact) <= 32 * std::numeric_limits<double>::epsilon() * exact);
+    CHECK(std::abs(rope.frequencies(c) - exact) <=
+          32 * std::numeric_limits<double>::epsilon() * exact);
   }
-  CHECK(rope.magnitude == (scaling == rope_scaling::yarn ? Approx(0.1 * std::log(4.0) + 1) : Approx(1.0)));
+  CHECK(rope.magnitude ==
+        (scaling == rope_scaling::yarn ? Approx(0.1 * std::log(4.0) + 1) : Approx(1.0)));
 }
 
 TEST_CASE("the ntk scaling divides the slowest frequency by factor and leaves the fastest") {
   const heed::size_type d = 64;
-  const auto plain = heed::rope_frequencies(d), ntk = heed::rope_frequencies(d, scaled(rope_scaling::ntk));
+  const auto plain = heed::rope_frequencies(d),
+             ntk = heed::rope_frequencies(d, scaled(rope_scaling::ntk));
   CHECK(ntk.frequencies(0) == plain.frequencies(0));
   CHECK(ntk.frequencies(d / 2 - 1) == Approx(plain.frequencies(d / 2 - 1) / 4).epsilon(1e-12));
 }
 
-// Both tables were computed in Python from the formulas as transformers writes them. With pair(t) = d ln(L / (2 pi t)) / (2 ln base),
-// low = pair(beta_fast), high = pair(beta_slow) and r = clamp((c - low) / (high - low), 0, 1), yarn's frequency of pair c is
-// f (1 - r) + f / factor r for f = base^(-2c / d); low is 8.0928 and high 17.398 here, and truncate makes 8 and 18 of them.
+// Both tables were computed in Python from the formulas as transformers writes them. With pair(t) =
+// d ln(L / (2 pi t)) / (2 ln base), low = pair(beta_fast), high = pair(beta_slow) and r = clamp((c
+// - low) / (high - low), 0, 1), yarn's frequency of pair c is f (1 - r) + f / factor r for f =
+// base^(-2c / d); low is 8.0928 and high 17.398 here, and truncate makes 8 and 18 of them.
 TEST_CASE("yarn's ramp of gpt-oss is not rounded to whole pairs") {
   rope_options options;
   options.scaling = rope_scaling::yarn;
@@ -161,13 +178,15 @@ TEST_CASE("dynamic NTK scaling raises the base by how far the sequence is past t
 
 TEST_CASE("after RoPE the product of a query and a key depends on their distance alone") {
   const rope_layout layout = GENERATE(rope_layout::half_split, rope_layout::interleaved);
-  const rope_scaling scaling = GENERATE(rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn,
-                                        rope_scaling::llama3, rope_scaling::dynamic_ntk);
+  const rope_scaling scaling =
+      GENERATE(rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn,
+               rope_scaling::llama3, rope_scaling::dynamic_ntk);
   const heed::size_type rotary_dim = GENERATE(heed::size_type(0), heed::size_type(6));
   rope_options options = scaled(scaling);
   options.layout = layout;
   options.rotary_dim = rotary_dim;
-  const heed::rows<double> q = testing::random_rows<double>(1, 16, 1), k = testing::random_rows<double>(1, 16, 2);
+  const heed::rows<double> q = testing::random_rows<double>(1, 16, 1),
+                           k = testing::random_rows<double>(1, 16, 2);
   const auto product = [&](heed::size_type m, heed::size_type n) {
     return at_position(q, options, m).row(0).dot(at_position(k, options, n).row(0));
   };
@@ -176,7 +195,8 @@ TEST_CASE("after RoPE the product of a query and a key depends on their distance
   for (const heed::size_type distance : {-7, 0, 3, 100})
     for (const heed::size_type shift : {1, 20, 800}) {
       CAPTURE(int(layout), int(scaling), rotary_dim, distance, shift);
-      CHECK(std::abs(product(110 + shift, 110 + shift + distance) - product(110, 110 + distance)) <= tolerance);
+      CHECK(std::abs(product(110 + shift, 110 + shift + distance) - product(110, 110 + distance)) <=
+            tolerance);
     }
   CHECK(std::abs(product(0, 9) - product(0, 10)) > 1e-3);  // and on their distance it does depend
 }
@@ -187,7 +207,8 @@ TEST_CASE("both layouts turn the same pairs, elsewhere in the head") {
   interleaved.layout = rope_layout::interleaved;
   const heed::rows<double> x = testing::random_rows<double>(1, d, 3);
   heed::rows<double> shuffled(1, d);
-  for (heed::size_type c = 0; c < d / 2; ++c) shuffled(0, 2 * c) = x(0, c), shuffled(0, 2 * c + 1) = x(0, c + d / 2);
+  for (heed::size_type c = 0; c < d / 2; ++c)
+    shuffled(0, 2 * c) = x(0, c), shuffled(0, 2 * c + 1) = x(0, c + d / 2);
   const heed::rows<double> a = at_position(x, half, 5), b = at_position(shuffled, interleaved, 5);
   for (heed::size_type c = 0; c < d / 2; ++c) {
     CHECK(a(0, c) == b(0, 2 * c));
@@ -195,7 +216,8 @@ TEST_CASE("both layouts turn the same pairs, elsewhere in the head") {
   }
 }
 
-TEST_CASE("RoPE turns a pair by position times frequency, and leaves the elements past rotary_dim") {
+TEST_CASE(
+    "RoPE turns a pair by position times frequency, and leaves the elements past rotary_dim") {
   rope_options options;
   options.rotary_dim = 4;
   heed::rows<double> x = testing::random_rows<double>(3, 7, 4);
@@ -205,14 +227,19 @@ TEST_CASE("RoPE turns a pair by position times frequency, and leaves the element
   for (heed::size_type i = 0; i < 3; ++i) {
     for (heed::size_type c = 0; c < 2; ++c) {
       const double angle = double(10 + i) * rope.frequencies(c);
-      CHECK(x(i, c) == Approx(before(i, c) * std::cos(angle) - before(i, c + 2) * std::sin(angle)).margin(1e-14));
-      CHECK(x(i, c + 2) == Approx(before(i, c + 2) * std::cos(angle) + before(i, c) * std::sin(angle)).margin(1e-14));
+      CHECK(x(i, c) == Approx(before(i, c) * std::cos(angle) - before(i, c + 2) * std::sin(angle))
+                           .margin(1e-14));
+      CHECK(x(i, c + 2) ==
+            Approx(before(i, c + 2) * std::cos(angle) + before(i, c) * std::sin(angle))
+                .margin(1e-14));
     }
     CHECK(x.row(i).tail(3) == before.row(i).tail(3));
   }
 }
 
-TEST_CASE("rotate_into takes the rows of its tables that the positions say, for every head and batch entry") {
+TEST_CASE(
+    "rotate_into takes the rows of its tables that the positions say, for every head and batch "
+    "entry") {
   const heed::size_type batch = 2, heads = 3, n = 4, d = 6;
   const heed::rows<float> numbers = testing::random_rows<float>(batch * heads * n, d, 5);
   const heed::rope_frequencies_result rope = heed::rope_frequencies(d);
@@ -238,9 +265,11 @@ TEST_CASE("rotate_into takes the rows of its tables that the positions say, for 
 TEST_CASE("RoPE refuses what does not fit") {
   rope_options options;
   options.rotary_dim = 3;
-  testing::check_refused([&] { heed::rope_frequencies(8, options); }, {"heed::rope_frequencies", "rotary_dim", "3", "head_dim 8"});
+  testing::check_refused([&] { heed::rope_frequencies(8, options); },
+                         {"heed::rope_frequencies", "rotary_dim", "3", "head_dim 8"});
   options.rotary_dim = 10;
-  testing::check_refused([&] { heed::rope_frequencies(8, options); }, {"rotary_dim", "10", "head_dim 8"});
+  testing::check_refused([&] { heed::rope_frequencies(8, options); },
+                         {"rotary_dim", "10", "head_dim 8"});
   options = {};
   options.base = 0;
   testing::check_refused([&] { heed::rope_frequencies(8, options); }, {"base", "0"});
@@ -248,11 +277,14 @@ TEST_CASE("RoPE refuses what does not fit") {
   options.factor = -1;
   testing::check_refused([&] { heed::rope_frequencies(8, options); }, {"factor", "-1"});
   heed::rows<float> x = heed::rows<float>::Ones(2, 4);
-  const heed::rows<float> table = heed::rows<float>::Zero(3, 2), wide = heed::rows<float>::Zero(3, 3);
+  const heed::rows<float> table = heed::rows<float>::Zero(3, 2),
+                          wide = heed::rows<float>::Zero(3, 3);
   const std::vector<heed::size_type> good{0, 2}, far{0, 3}, few{0};
-  const auto refuse = [&](const auto& cos, const auto& sin, const std::vector<heed::size_type>& positions,
+  const auto refuse = [&](const auto& cos, const auto& sin,
+                          const std::vector<heed::size_type>& positions,
                           const std::vector<std::string>& words) {
-    testing::check_refused([&] { heed::rotate_into(heed::writable_view(x), cos, sin, positions); }, words);
+    testing::check_refused([&] { heed::rotate_into(heed::writable_view(x), cos, sin, positions); },
+                           words);
   };
   refuse(table, wide, good, {"heed::rotate_into", "sin: columns 3", "2"});
   refuse(wide, wide, good, {"rotary_dim 6", "head_dim 4"});
@@ -261,9 +293,12 @@ TEST_CASE("RoPE refuses what does not fit") {
   CHECK((x.array() == 1).all());
 }
 
-TEST_CASE("RoPE refuses numbers that would make angles without meaning, each scaling those that it uses") {
+TEST_CASE(
+    "RoPE refuses numbers that would make angles without meaning, each scaling those that it "
+    "uses") {
   const double infinity = std::numeric_limits<double>::infinity();
-  const auto refuse = [](rope_scaling scaling, const auto& change, const std::vector<std::string>& words) {
+  const auto refuse = [](rope_scaling scaling, const auto& change,
+                         const std::vector<std::string>& words) {
     rope_options options;
     options.scaling = scaling;
     options.factor = 4;
@@ -277,8 +312,9 @@ TEST_CASE("RoPE refuses numbers that would make angles without meaning, each sca
     testing::check_refused([&] { heed::apply_rope(heed::writable_view(x), options); }, all);
     CHECK((x.array() == 1).all());
   };
-  for (const rope_scaling scaling : {rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn,
-                                     rope_scaling::llama3, rope_scaling::dynamic_ntk})
+  for (const rope_scaling scaling :
+       {rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn,
+        rope_scaling::llama3, rope_scaling::dynamic_ntk})
     for (const double bad : {0.0, -1.0, infinity, std::nan("")}) {
       refuse(scaling, [&](rope_options& o) { o.base = bad; }, {"base"});
       refuse(scaling, [&](rope_options& o) { o.factor = bad; }, {"factor"});
@@ -286,16 +322,24 @@ TEST_CASE("RoPE refuses numbers that would make angles without meaning, each sca
       refuse(scaling, [&](rope_options& o) { o.original_length = bad; }, {"original_length"});
       if (scaling == rope_scaling::dynamic_ntk) continue;
       const bool yarn = scaling == rope_scaling::yarn;
-      refuse(scaling, [&](rope_options& o) { o.beta_fast = o.high_freq_factor = bad; }, {yarn ? "beta_fast" : "high_freq_factor"});
-      refuse(scaling, [&](rope_options& o) { o.beta_slow = o.low_freq_factor = bad; }, {yarn ? "beta_slow" : "low_freq_factor"});
+      refuse(scaling, [&](rope_options& o) { o.beta_fast = o.high_freq_factor = bad; },
+             {yarn ? "beta_fast" : "high_freq_factor"});
+      refuse(scaling, [&](rope_options& o) { o.beta_slow = o.low_freq_factor = bad; },
+             {yarn ? "beta_slow" : "low_freq_factor"});
     }
-  refuse(rope_scaling::yarn, [](rope_options& o) { o.beta_fast = o.beta_slow = 2; }, {"beta_slow 2", "beta_fast 2"});
-  refuse(rope_scaling::yarn, [](rope_options& o) { o.beta_slow = 40; }, {"beta_slow 40", "beta_fast 32"});
+  refuse(rope_scaling::yarn, [](rope_options& o) { o.beta_fast = o.beta_slow = 2; },
+         {"beta_slow 2", "beta_fast 2"});
+  refuse(rope_scaling::yarn, [](rope_options& o) { o.beta_slow = 40; },
+         {"beta_slow 40", "beta_fast 32"});
   refuse(rope_scaling::yarn, [](rope_options& o) { o.base = 1; }, {"base", "1"});
-  refuse(rope_scaling::llama3, [](rope_options& o) { o.low_freq_factor = 4; }, {"low_freq_factor 4", "high_freq_factor 4"});
-  refuse(rope_scaling::ntk, [](rope_options& o) { o.factor = 1e-300; }, {"factor 1e-300", "frequency"});
-  refuse(rope_scaling::dynamic_ntk, [](rope_options& o) { o.sequence_length = 0; }, {"sequence_length", "0"});
-  refuse(rope_scaling::dynamic_ntk, [](rope_options& o) { o.sequence_length = -3; }, {"sequence_length", "-3"});
+  refuse(rope_scaling::llama3, [](rope_options& o) { o.low_freq_factor = 4; },
+         {"low_freq_factor 4", "high_freq_factor 4"});
+  refuse(rope_scaling::ntk, [](rope_options& o) { o.factor = 1e-300; },
+         {"factor 1e-300", "frequency"});
+  refuse(rope_scaling::dynamic_ntk, [](rope_options& o) { o.sequence_length = 0; },
+         {"sequence_length", "0"});
+  refuse(rope_scaling::dynamic_ntk, [](rope_options& o) { o.sequence_length = -3; },
+         {"sequence_length", "-3"});
   refuse(rope_scaling::none, [](rope_options& o) { o.layout = rope_layout(9); }, {"layout", "9"});
   refuse(rope_scaling(9), [](rope_options&) {}, {"scaling", "9"});
 
@@ -305,7 +349,8 @@ TEST_CASE("RoPE refuses numbers that would make angles without meaning, each sca
                          {"heed::apply_rope: first_position " + std::to_string(most), "2"});
   const heed::rows<float> table = heed::rows<float>::Zero(3, 2);
   const std::vector<heed::size_type> positions{0, 1};
-  testing::check_refused([&] { heed::rotate_into(heed::writable_view(x), table, table, positions, rope_layout(9)); },
-                         {"heed::rotate_into: layout", "9"});
+  testing::check_refused(
+      [&] { heed::rotate_into(heed::writable_view(x), table, table, positions, rope_layout(9)); },
+      {"heed::rotate_into: layout", "9"});
   CHECK((x.array() == 1).all());
 }

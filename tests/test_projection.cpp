@@ -38,17 +38,26 @@ TEMPLATE_TEST_CASE("project is as exact as the direct product", "", float, doubl
   struct shape {
     heed::size_type n, d_model, d_out;
   };
-  for (const shape& s :
-       {shape{0, 3, 2}, {1, 1, 1}, {2, 0, 3}, {3, 5, 0}, {7, 8, 9}, {15, 16, 17}, {48, 64, 64}, {49, 65, 47}, {130, 33, 129}}) {
+  for (const shape& s : {shape{0, 3, 2},
+                         {1, 1, 1},
+                         {2, 0, 3},
+                         {3, 5, 0},
+                         {7, 8, 9},
+                         {15, 16, 17},
+                         {48, 64, 64},
+                         {49, 65, 47},
+                         {130, 33, 129}}) {
     CAPTURE(s.n, s.d_model, s.d_out);
     const heed::rows<TestType> x = testing::random_rows<TestType>(s.n, s.d_model, 1),
                                w = testing::random_rows<TestType>(s.d_model, s.d_out, 2);
     const heed::rows<TestType> got = project(x, w);
-    testing::check_as_exact_as(got, direct_product(x, w),
-                               direct_product(x.template cast<wide>().eval(), w.template cast<wide>().eval()));
+    testing::check_as_exact_as(
+        got, direct_product(x, w),
+        direct_product(x.template cast<wide>().eval(), w.template cast<wide>().eval()));
     const Eigen::Matrix<TestType, Eigen::Dynamic, Eigen::Dynamic> columns = w;
-    testing::check_as_exact_as(project(x, columns), direct_product(x, w),
-                               direct_product(x.template cast<wide>().eval(), w.template cast<wide>().eval()));
+    testing::check_as_exact_as(
+        project(x, columns), direct_product(x, w),
+        direct_product(x.template cast<wide>().eval(), w.template cast<wide>().eval()));
   }
 }
 
@@ -73,24 +82,28 @@ TEST_CASE("project_qkv is the three projections") {
   CHECK(qkv.value == project(l.x, l.w_v));
 }
 
-TEMPLATE_TEST_CASE("self_attention is as exact as the reference on direct products", "", float, double) {
+TEMPLATE_TEST_CASE("self_attention is as exact as the reference on direct products", "", float,
+                   double) {
   using wide = testing::wider_t<TestType>;
   const layer<TestType> l(70, 24, 16, 12);
   heed::attention_options options;
   options.causal = heed::causal::top_left;
   const auto reference = [&](const auto& x, const auto& w_q, const auto& w_k, const auto& w_v) {
-    return heed::reference_attention(direct_product(x, w_q), direct_product(x, w_k), direct_product(x, w_v), options);
+    return heed::reference_attention(direct_product(x, w_q), direct_product(x, w_k),
+                                     direct_product(x, w_v), options);
   };
   const heed::rows<TestType> got = self_attention(l.x, l.w_q, l.w_k, l.w_v, options);
-  testing::check_as_exact_as(got, reference(l.x, l.w_q, l.w_k, l.w_v),
-                             reference(l.x.template cast<wide>().eval(), l.w_q.template cast<wide>().eval(),
-                                       l.w_k.template cast<wide>().eval(), l.w_v.template cast<wide>().eval()));
+  testing::check_as_exact_as(
+      got, reference(l.x, l.w_q, l.w_k, l.w_v),
+      reference(l.x.template cast<wide>().eval(), l.w_q.template cast<wide>().eval(),
+                l.w_k.template cast<wide>().eval(), l.w_v.template cast<wide>().eval()));
 }
 
 TEST_CASE("self_attention takes terms") {
   const layer<double> l(6, 4, 4, 3);
   const testing::mask keep = testing::mask::Identity(6, 6);
-  CHECK(self_attention(l.x, l.w_q, l.w_k, l.w_v, {}, heed::keep(keep)).isApprox(project(l.x, l.w_v), 1e-15));
+  CHECK(self_attention(l.x, l.w_q, l.w_k, l.w_v, {}, heed::keep(keep))
+            .isApprox(project(l.x, l.w_v), 1e-15));
 }
 
 TEST_CASE("self_attention_batch is self_attention of each sequence") {
@@ -99,7 +112,8 @@ TEST_CASE("self_attention_batch is self_attention of each sequence") {
   options.causal = heed::causal::top_left;
   const heed::rows<double> all = self_attention_batch(l.x, 3, l.w_q, l.w_k, l.w_v, options);
   for (heed::size_type b = 0; b < 3; ++b) {
-    const heed::rows<double> one = self_attention(l.x.middleRows(b * 20, 20), l.w_q, l.w_k, l.w_v, options);
+    const heed::rows<double> one =
+        self_attention(l.x.middleRows(b * 20, 20), l.w_q, l.w_k, l.w_v, options);
     CHECK(all.middleRows(b * 20, 20).isApprox(one, 1e-14));
   }
 }
@@ -107,10 +121,14 @@ TEST_CASE("self_attention_batch is self_attention of each sequence") {
 TEST_CASE("the projections refuse weights that do not fit") {
   const layer<float> l(6, 4, 3, 2);
   const heed::rows<float> bad = heed::rows<float>::Zero(5, 3);
-  testing::check_refused([&] { project(l.x, bad); }, {"heed::project:", "weight: rows 5", "d_model 4"});
-  testing::check_refused([&] { project_qkv(l.x, bad, l.w_k, l.w_v); }, {"w_q: rows 5", "d_model 4"});
-  testing::check_refused([&] { project_qkv(l.x, l.w_q, bad, l.w_v); }, {"w_k: rows 5", "d_model 4"});
-  testing::check_refused([&] { project_qkv(l.x, l.w_q, l.w_k, bad); }, {"heed::project_qkv:", "w_v: rows 5", "d_model 4"});
+  testing::check_refused([&] { project(l.x, bad); },
+                         {"heed::project:", "weight: rows 5", "d_model 4"});
+  testing::check_refused([&] { project_qkv(l.x, bad, l.w_k, l.w_v); },
+                         {"w_q: rows 5", "d_model 4"});
+  testing::check_refused([&] { project_qkv(l.x, l.w_q, bad, l.w_v); },
+                         {"w_k: rows 5", "d_model 4"});
+  testing::check_refused([&] { project_qkv(l.x, l.w_q, l.w_k, bad); },
+                         {"heed::project_qkv:", "w_v: rows 5", "d_model 4"});
   const heed::rows<float> wide = heed::rows<float>::Zero(4, 7);
   testing::check_refused([&] { self_attention(l.x, l.w_q, wide, l.w_v); },
                          {"heed::self_attention: key: head_dim 7", "query's head_dim 3"});
@@ -125,8 +143,10 @@ TEST_CASE("what is built on the projections refuses by its own name") {
   heed::attention_options wrong;
   wrong.softcap = -1;
   const auto check = [&](const std::string& name, const auto& call) {
-    const auto refused = [&](const auto& weights, const auto& options, const char* word, const auto&... terms) {
-      testing::check_refused([&] { call(weights, options, terms...); }, {"heed::" + name + ": ", word});
+    const auto refused = [&](const auto& weights, const auto& options, const char* word,
+                             const auto&... terms) {
+      testing::check_refused([&] { call(weights, options, terms...); },
+                             {"heed::" + name + ": ", word});
     };
     refused(bad, heed::attention_options(), "w_k: rows 5");
     refused(l.w_k, wrong, "softcap");
@@ -138,12 +158,15 @@ TEST_CASE("what is built on the projections refuses by its own name") {
   check("self_attention_batch", [&](const auto& w_k, const auto& options, const auto&... terms) {
     self_attention_batch(l.x, 2, l.w_q, w_k, l.w_v, options, terms...);
   });
-  check("multi_head_self_attention", [&](const auto& w_k, const auto& options, const auto&... terms) {
-    heed::multi_head_self_attention(l.x, l.w_q, w_k, l.w_v, w_o, {2, 2, 2}, options, terms...);
-  });
+  check(
+      "multi_head_self_attention", [&](const auto& w_k, const auto& options, const auto&... terms) {
+        heed::multi_head_self_attention(l.x, l.w_q, w_k, l.w_v, w_o, {2, 2, 2}, options, terms...);
+      });
   heed::rows<float> x = heed::rows<float>::Ones(4, 4);
   heed::workspace memory;
-  testing::check_refused([&] { heed::project_into(x, l.w_q, x, {}, memory); }, {"heed::project_into: out", "overlaps x ("});
-  testing::check_refused([&] { heed::project_into(l.w_q, x, x, {}, memory); }, {"heed::project_into: out", "overlaps weight ("});
+  testing::check_refused([&] { heed::project_into(x, l.w_q, x, {}, memory); },
+                         {"heed::project_into: out", "overlaps x ("});
+  testing::check_refused([&] { heed::project_into(l.w_q, x, x, {}, memory); },
+                         {"heed::project_into: out", "overlaps weight ("});
   testing::check_refused([&] { project(l.x, l.w_q, wrong); }, {"heed::project: softcap"});
 }

@@ -1,6 +1,6 @@
-// What must hold for attention whatever the numbers are, for the reference, the streaming form and the kernels of every instruction
-// set. Where the right answer is known from another computation, the tolerance is the one of every test: twice the reference's own
-// error.
+// What must hold for attention whatever the numbers are, for the reference, the streaming form and
+// the kernels of every instruction set. Where the right answer is known from another computation,
+// the tolerance is the one of every test: twice the reference's own error.
 
 #include <heed/attention.hpp>
 #include <heed/merge.hpp>
@@ -20,11 +20,13 @@ template <typename Check>
 void for_each_path(const Check& check) {
   {
     INFO("reference");
-    check([](const auto&... arguments) { return heed::reference_attention_with_lse(arguments...); });
+    check(
+        [](const auto&... arguments) { return heed::reference_attention_with_lse(arguments...); });
   }
   {
     INFO("streaming");
-    check([](const auto&... arguments) { return heed::streaming_attention_with_lse(arguments...); });
+    check(
+        [](const auto&... arguments) { return heed::streaming_attention_with_lse(arguments...); });
   }
   for (const heed::isa target : testing::isas()) {
     INFO("attention, " << testing::name_of(target));
@@ -32,9 +34,11 @@ void for_each_path(const Check& check) {
   }
 }
 
-/// `changed` must have the answer of `plain`, as exactly as the reference computes it from `changed`.
+/// `changed` must have the answer of `plain`, as exactly as the reference computes it from
+/// `changed`.
 template <typename Path>
-void check_same_answer(const example<float>& plain, const example<float>& changed, const Path& path) {
+void check_same_answer(const example<float>& plain, const example<float>& changed,
+                       const Path& path) {
   const auto exact = plain.cast<double>().reference();
   const auto got = changed.run(path), same = changed.reference();
   testing::check_as_exact_as(got.out, same.out, exact.out);
@@ -83,7 +87,8 @@ TEST_CASE("a constant added to a row of scores changes nothing but the lse, whic
     for_each_path([&](const auto& path) {
       const auto got = raised.run(path), same = raised.reference();
       testing::check_as_exact_as(got.out, same.out, exact.out);
-      testing::check_as_exact_as(got.lse, same.lse, (exact.lse + constants.cast<double>()).eval(), 1);
+      testing::check_as_exact_as(got.lse, same.lse, (exact.lse + constants.cast<double>()).eval(),
+                                 1);
     });
   }
 }
@@ -93,8 +98,10 @@ TEST_CASE("equal values come back") {
     example<float> e(s.n_q, s.n_kv, s.d_k, s.d_v);
     e.value = testing::random_rows<float>(1, s.d_v, 3).replicate(s.n_kv, 1);
     const auto same = e.reference();
-    for_each_path(
-        [&](const auto& path) { testing::check_as_exact_as(e.run(path).out, same.out, e.value.row(0).replicate(s.n_q, 1).eval()); });
+    for_each_path([&](const auto& path) {
+      testing::check_as_exact_as(e.run(path).out, same.out,
+                                 e.value.row(0).replicate(s.n_q, 1).eval());
+    });
   }
 }
 
@@ -104,9 +111,12 @@ TEST_CASE("an output is between the smallest and the largest value") {
     for_each_path([&](const auto& path) {
       const heed::rows<float> out = e.run(path).out;
       // the weights sum to 1 but for a rounding of each key's
-      const float slack = float(s.n_kv) * std::numeric_limits<float>::epsilon() * e.value.cwiseAbs().maxCoeff();
-      CHECK((out.colwise().maxCoeff().array() <= e.value.colwise().maxCoeff().array() + slack).all());
-      CHECK((out.colwise().minCoeff().array() >= e.value.colwise().minCoeff().array() - slack).all());
+      const float slack =
+          float(s.n_kv) * std::numeric_limits<float>::epsilon() * e.value.cwiseAbs().maxCoeff();
+      CHECK(
+          (out.colwise().maxCoeff().array() <= e.value.colwise().maxCoeff().array() + slack).all());
+      CHECK(
+          (out.colwise().minCoeff().array() >= e.value.colwise().minCoeff().array() - slack).all());
     });
   }
 }
@@ -130,7 +140,8 @@ TEST_CASE("the first rows of a causal sequence are those of the shorter sequence
   }
 }
 
-TEST_CASE("the last rows of a bottom_right causal sequence are those of a run of these queries alone") {
+TEST_CASE(
+    "the last rows of a bottom_right causal sequence are those of a run of these queries alone") {
   example<float> whole(130, 130, 16, 8);
   whole.options.causal = heed::causal::bottom_right;
   for (const heed::size_type n : {1, 5, 50}) {
@@ -169,11 +180,14 @@ TEST_CASE("keys split in two parts and merged are the whole") {
 TEST_CASE("one key takes all, whatever its score") {
   example<float> e(9, 1, 8, 4);
   e.key *= 50;
-  for_each_path([&](const auto& path) { CHECK((e.run(path).out.rowwise() - e.value.row(0)).cwiseAbs().maxCoeff() == 0); });
+  for_each_path([&](const auto& path) {
+    CHECK((e.run(path).out.rowwise() - e.value.row(0)).cwiseAbs().maxCoeff() == 0);
+  });
 }
 
 TEST_CASE("scores far from 0 neither overflow nor vanish") {
-  // exp of a score of 120 is infinite in float, of -120 it is 0; only differences of scores may reach exp
+  // exp of a score of 120 is infinite in float, of -120 it is 0; only differences of scores may
+  // reach exp
   for (const float shift : {120.0f, -120.0f, 3000.0f, -3000.0f}) {
     CAPTURE(shift);
     example<float> e(20, 70, 8, 4);
@@ -194,26 +208,32 @@ TEST_CASE("weights too small for the type are 0, not NaN") {
 }
 
 namespace {
-/// The relative error, in the Frobenius norm, of attention with normal numbers times `size` as inputs, d = 128.
+/// The relative error, in the Frobenius norm, of attention with normal numbers times `size` as
+/// inputs, d = 128.
 template <typename Scalar>
 double error_of(heed::isa target, heed::size_type n_q, heed::size_type n_kv, float size = 1) {
   std::mt19937 engine(3);
   std::normal_distribution<float> normal;
   const auto draw = [&](heed::size_type n) {
-    return heed::rows<Scalar>(heed::rows<float>::NullaryExpr(n, 128, [&] { return size * normal(engine); }).template cast<Scalar>());
+    return heed::rows<Scalar>(heed::rows<float>::NullaryExpr(n, 128, [&] {
+                                return size * normal(engine);
+                              }).template cast<Scalar>());
   };
   const heed::rows<Scalar> query = draw(n_q), key = draw(n_kv), value = draw(n_kv);
-  const heed::rows<double> query64 = query.template cast<double>(), key64 = key.template cast<double>(),
+  const heed::rows<double> query64 = query.template cast<double>(),
+                           key64 = key.template cast<double>(),
                            value64 = value.template cast<double>();
   heed::attention_options options;
   options.execution.target = target;
-  const heed::rows<double> got = heed::attention(query, key, value, options).template cast<double>(),
+  const heed::rows<double> got =
+                               heed::attention(query, key, value, options).template cast<double>(),
                            exact = heed::attention(query64, key64, value64, options);
   return (got - exact).norm() / exact.norm();
 }
 }  // namespace
 
-// The best of other libraries is at 4.7e-7 for numbers of size 1 and at 2.6e-3 in bfloat16 (docs/performance.md).
+// The best of other libraries is at 4.7e-7 for numbers of size 1 and at 2.6e-3 in bfloat16
+// (docs/performance.md).
 TEST_CASE("rounding errors are as small as those of the best") {
   for (const heed::isa target : testing::isas()) {
     CAPTURE(testing::name_of(target));
@@ -223,11 +243,12 @@ TEST_CASE("rounding errors are as small as those of the best") {
   }
 }
 
-// One running sum over all keys doubles its error from 512 to 2048 keys, and again to 8192; sums of blocks leave the error of the
-// scores.
+// One running sum over all keys doubles its error from 512 to 2048 keys, and again to 8192; sums of
+// blocks leave the error of the scores.
 TEST_CASE("rounding errors do not grow with the number of keys") {
   for (const heed::isa target : testing::isas())
-    for (const heed::size_type n_q : {heed::size_type(4), heed::size_type(256)}) {  // decoding; blocks of queries
+    for (const heed::size_type n_q :
+         {heed::size_type(4), heed::size_type(256)}) {  // decoding; blocks of queries
       CAPTURE(testing::name_of(target), n_q);
       CHECK(error_of<float>(target, n_q, 8192) <= 1.25 * error_of<float>(target, n_q, 512));
     }

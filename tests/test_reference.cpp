@@ -16,7 +16,8 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 
-/// One query and two keys whose softmax is known: scores 0 and ln 3, so weights 1/4 and 3/4 over the values 0 and 4.
+/// One query and two keys whose softmax is known: scores 0 and ln 3, so weights 1/4 and 3/4 over
+/// the values 0 and 4.
 struct one_and_three {
   Eigen::MatrixXd query = Eigen::MatrixXd::Constant(1, 1, 1), key{2, 1}, value{2, 1};
   heed::attention_options options;
@@ -46,7 +47,8 @@ TEST_CASE("reference_attention gives the numbers of a worked example") {
   q << 0.1, 0.2, 0.3, 0.4, 0.5, 0.6;
   k << 0.7, 0.8, 0.9, 1.0, 1.1, 1.2;
   v << 1, 2, 3, 4, 5, 6;
-  // row 1: scores 0.53 / sqrt 2 and 0.67 / sqrt 2, so the second weight is 1 / (1 + exp(-0.14 / sqrt 2)) = 0.524728...
+  // row 1: scores 0.53 / sqrt 2 and 0.67 / sqrt 2, so the second weight is 1 / (1 + exp(-0.14 /
+  // sqrt 2)) = 0.524728...
   const double second = 1 / (1 + std::exp(-0.14 / std::sqrt(2.0)));
   heed::attention_options options;
   options.causal = heed::causal::top_left;
@@ -57,7 +59,8 @@ TEST_CASE("reference_attention gives the numbers of a worked example") {
   CHECK(result.out(2, 0) == Approx(3.20658579).epsilon(1e-8));
   CHECK(result.out(2, 1) == Approx(4.20658579).epsilon(1e-8));
   CHECK(result.lse(0) == Approx(0.23 / std::sqrt(2.0)).epsilon(1e-14));
-  const double sum = std::exp(0.83 / std::sqrt(2.0)) + std::exp(1.05 / std::sqrt(2.0)) + std::exp(1.27 / std::sqrt(2.0));
+  const double sum = std::exp(0.83 / std::sqrt(2.0)) + std::exp(1.05 / std::sqrt(2.0)) +
+                     std::exp(1.27 / std::sqrt(2.0));
   CHECK(result.lse(2) == Approx(std::log(sum)).epsilon(1e-14));
 }
 
@@ -142,7 +145,8 @@ TEST_CASE("the default scale is one over the root of head_dim") {
   const testing::example<double> e(3, 5, 16, 4);
   heed::attention_options options;
   options.scale = 0.25;
-  CHECK(reference_attention(e.query, e.key, e.value) == reference_attention(e.query, e.key, e.value, options));
+  CHECK(reference_attention(e.query, e.key, e.value) ==
+        reference_attention(e.query, e.key, e.value, options));
 }
 
 TEST_CASE("bottom_right with more queries than keys leaves the first rows empty") {
@@ -165,7 +169,8 @@ TEST_CASE("no keys, no queries and no columns are sizes like others") {
   CHECK(e.reference().out.row(1).isApprox(e.value.colwise().mean(), 1e-15));
 }
 
-TEST_CASE("a masked NaN reaches nothing; in a visible key or value it reaches the rows that see it") {
+TEST_CASE(
+    "a masked NaN reaches nothing; in a visible key or value it reaches the rows that see it") {
   testing::example<double> e(4, 6, 5, 3);
   e.options.causal = heed::causal::top_left;
   const auto clean = e.reference();
@@ -201,14 +206,19 @@ TEST_CASE("the mean of large values is finite") {
     for (const heed::size_type n : {40, 300}) {
       testing::example<float> e(3, n, 8, 2);
       e.value.col(0).setConstant(size);
-      e.value.col(1) = (e.value.col(1).array() > 0).select(heed::rows<float>::Constant(n, 1, size), -size);
+      e.value.col(1) =
+          (e.value.col(1).array() > 0).select(heed::rows<float>::Constant(n, 1, size), -size);
       const auto exact = e.cast<double>().reference();
-      // a weight is wrong by as much as its score (see below); then n sums are rounded, each at most `size`
+      // a weight is wrong by as much as its score (see below); then n sums are rounded, each at
+      // most `size`
       const double bound = double(n + 6 * 8 + 4) * 0x1p-24 * double(size);
       CAPTURE(size, n);
-      for (const heed::rows<float>& out : {e.reference().out, e.run([](const auto&... all) { return heed::streaming_attention(all...); })})
+      for (const heed::rows<float>& out : {e.reference().out, e.run([](const auto&... all) {
+                                             return heed::streaming_attention(all...);
+                                           })})
         CHECK((out.cast<double>() - exact.out).cwiseAbs().maxCoeff() <= bound);
-      const auto merged = heed::merge(e.reference(), e.reference());  // the same keys twice: the same mean
+      const auto merged =
+          heed::merge(e.reference(), e.reference());  // the same keys twice: the same mean
       CHECK((merged.out.cast<double>() - exact.out).cwiseAbs().maxCoeff() <= bound);
     }
 }
@@ -232,16 +242,19 @@ TEST_CASE("reference_attention carries derivatives") {
 }
 
 TEST_CASE("reference_attention in float agrees with double, in double with long double") {
-  // n terms of rounding error eps / 2 each, in the dot products (d_k of them) and in the sums over keys; a weight's relative error is
-  // its score's absolute error, and a score is at most about 6 here.
+  // n terms of rounding error eps / 2 each, in the dot products (d_k of them) and in the sums over
+  // keys; a weight's relative error is its score's absolute error, and a score is at most about 6
+  // here.
   const heed::size_type n_kv = 60, d_k = 32;
   testing::example<double> e(20, n_kv, d_k, 8);
   e.options.softcap = 3;
   const double terms = double(n_kv) + 6 * double(d_k);
   const double scale = double(testing::magnitude(e.value));
-  CHECK(testing::max_error(e.reference().out, e.cast<long double>().reference().out) <= terms * scale * 0x1p-53);
+  CHECK(testing::max_error(e.reference().out, e.cast<long double>().reference().out) <=
+        terms * scale * 0x1p-53);
   const testing::example<float> f = e.cast<float>();
-  CHECK(testing::max_error(f.reference().out, f.cast<double>().reference().out) <= terms * scale * 0x1p-24);
+  CHECK(testing::max_error(f.reference().out, f.cast<double>().reference().out) <=
+        terms * scale * 0x1p-24);
 }
 
 TEST_CASE("reference_attention refuses sizes that do not fit") {
@@ -249,6 +262,7 @@ TEST_CASE("reference_attention refuses sizes that do not fit") {
   const Eigen::MatrixXd wide = Eigen::MatrixXd::Zero(5, 7), tall = Eigen::MatrixXd::Zero(6, 2);
   testing::check_refused([&] { reference_attention(e.query, wide, e.value); },
                          {"heed::reference_attention:", "key: head_dim 7", "query's head_dim 4"});
-  testing::check_refused([&] { reference_attention_with_lse(e.query, e.key, tall); },
-                         {"heed::reference_attention_with_lse:", "value: kv_length 6", "key's kv_length 5"});
+  testing::check_refused(
+      [&] { reference_attention_with_lse(e.query, e.key, tall); },
+      {"heed::reference_attention_with_lse:", "value: kv_length 6", "key's kv_length 5"});
 }

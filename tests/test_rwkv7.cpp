@@ -16,17 +16,21 @@ struct rwkv_example {
   heed::rows<accumulator> w, state;
 
   rwkv_example() = default;
-  /// As the model makes them: a removes along a unit key, b puts back a share of it, w is in (0.545, 1).
+  /// As the model makes them: a removes along a unit key, b puts back a share of it, w is in
+  /// (0.545, 1).
   rwkv_example(heed::size_type length, heed::size_type d_k, heed::size_type d_v, unsigned seed)
       : r(random_rows<Scalar>(length, d_k, 7 * seed)),
         k(random_rows<Scalar>(length, d_k, 7 * seed + 1)),
         v(random_rows<Scalar>(length, d_v, 7 * seed + 2)),
         state(random_rows<accumulator>(d_v, d_k, 7 * seed + 3)) {
-    const heed::rows<accumulator> kappa = random_rows<accumulator>(length, d_k, 7 * seed + 4).rowwise().normalized(),
-                                  share = random_rows<accumulator>(length, d_k, 7 * seed + 5).cwiseAbs() * accumulator(0.5);
+    const heed::rows<accumulator>
+        kappa = random_rows<accumulator>(length, d_k, 7 * seed + 4).rowwise().normalized(),
+        share = random_rows<accumulator>(length, d_k, 7 * seed + 5).cwiseAbs() * accumulator(0.5);
     a = (-kappa).template cast<Scalar>();
     b = kappa.cwiseProduct(share).template cast<Scalar>();
-    w = (random_rows<accumulator>(length, d_k, 7 * seed + 6).cwiseAbs() * accumulator(-0.3)).array().exp();
+    w = (random_rows<accumulator>(length, d_k, 7 * seed + 6).cwiseAbs() * accumulator(-0.3))
+            .array()
+            .exp();
   }
   template <typename Other>
   rwkv_example<Other> cast() const {
@@ -62,19 +66,22 @@ TEMPLATE_TEST_CASE("RWKV-7 is its recurrence", "", float, double, Eigen::bfloat1
   for (const heed::size_type length : {0, 1, 2, 65})
     for (const heed::size_type d : {1, 7, 64}) {
       CAPTURE(length, d);
-      long double out_error = 0, state_error = 0;  // of the plain recurrence in the same type, over enough tokens
+      long double out_error = 0,
+                  state_error = 0;  // of the plain recurrence in the same type, over enough tokens
       for (unsigned seed = 1; seed <= 24; ++seed) {
         const rwkv_example<TestType> e(length, d, d + 3, seed);
         rwkv_example<wide> exact = e.template cast<wide>();
         rwkv_example<accumulator> plain = e.template cast<accumulator>();
-        out_error = (std::max)(out_error, testing::max_error(plain.exact().template cast<TestType>(), exact.exact()));
+        out_error = (std::max)(
+            out_error, testing::max_error(plain.exact().template cast<TestType>(), exact.exact()));
         state_error = (std::max)(state_error, testing::max_error(plain.state, exact.state));
       }
       const rwkv_example<TestType> e(length, d, d + 3, 1);
       rwkv_example<wide> exact = e.template cast<wide>();
       const heed::rows<wide> want = exact.exact();
       heed::rows<accumulator> state = e.state;
-      const heed::rows<TestType> got = heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(state));
+      const heed::rows<TestType> got =
+          heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(state));
       testing::check_error(got, want, out_error);
       testing::check_error(state, exact.state, state_error);
     }
@@ -83,11 +90,13 @@ TEMPLATE_TEST_CASE("RWKV-7 is its recurrence", "", float, double, Eigen::bfloat1
 TEST_CASE("RWKV-7 of a sequence in parts is that of the whole, for any scalar") {
   const rwkv_example<long double> e(30, 6, 4, 2);
   heed::rows<long double> whole = e.state, parts = e.state, out(30, 4);
-  const heed::rows<long double> want = heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(whole));
+  const heed::rows<long double> want =
+      heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(whole));
   heed::size_type first = 0;
   for (const heed::size_type count : {1, 0, 20, 9}) {
     const auto part = [&](const heed::rows<long double>& m) { return m.middleRows(first, count); };
-    out.middleRows(first, count) = heed::rwkv7(part(e.r), part(e.w), part(e.k), part(e.v), part(e.a), part(e.b), {}, heed::carry(parts));
+    out.middleRows(first, count) = heed::rwkv7(part(e.r), part(e.w), part(e.k), part(e.v),
+                                               part(e.a), part(e.b), {}, heed::carry(parts));
     first += count;
   }
   CHECK(out == want);
@@ -102,9 +111,12 @@ TEST_CASE("heads of RWKV-7 are independent, on any number of threads") {
     heed::rwkv7_options options;
     options.execution.threads = threads;
     heed::workspace memory;
-    const auto split = [&](const heed::rows<float>& m) { return heed::split_heads(heed::view(m), heads); };
-    heed::multi_head_rwkv7_into(split(e.r), split(e.w), split(e.k), split(e.v), split(e.a), split(e.b),
-                                heed::split_heads(heed::writable_view(out), heads), options, memory);
+    const auto split = [&](const heed::rows<float>& m) {
+      return heed::split_heads(heed::view(m), heads);
+    };
+    heed::multi_head_rwkv7_into(split(e.r), split(e.w), split(e.k), split(e.v), split(e.a),
+                                split(e.b), heed::split_heads(heed::writable_view(out), heads),
+                                options, memory);
     return out;
   };
   const heed::rows<float> clean = run(1);
@@ -123,9 +135,10 @@ TEST_CASE("RWKV-7 forgets a column of the state whose decay and removal are 0, o
   e.w.row(at).setZero();
   e.a.row(at).setZero();
   const auto tail = [&](const heed::rows<float>& m) { return m.bottomRows(20 - at); };
-  heed::rows<float> want_state = heed::rows<float>::Zero(5, 8), state = heed::rows<float>::Constant(5, 8, nan);
-  const heed::rows<float> want =
-      heed::rwkv7(tail(e.r), tail(e.w), tail(e.k), tail(e.v), tail(e.a), tail(e.b), {}, heed::carry(want_state));
+  heed::rows<float> want_state = heed::rows<float>::Zero(5, 8),
+                    state = heed::rows<float>::Constant(5, 8, nan);
+  const heed::rows<float> want = heed::rwkv7(tail(e.r), tail(e.w), tail(e.k), tail(e.v), tail(e.a),
+                                             tail(e.b), {}, heed::carry(want_state));
   REQUIRE(want.allFinite());
   const heed::rows<float> out = heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(state));
   CHECK((out.topRows(at).array() != out.topRows(at).array()).all());
@@ -133,7 +146,8 @@ TEST_CASE("RWKV-7 forgets a column of the state whose decay and removal are 0, o
   CHECK(state == want_state);
 }
 
-TEMPLATE_TEST_CASE("a state of RWKV-7 that fades becomes 0 and is nowhere subnormal", "", float, double) {
+TEMPLATE_TEST_CASE("a state of RWKV-7 that fades becomes 0 and is nowhere subnormal", "", float,
+                   double) {
   rwkv_example<TestType> e(400, 6, 5, 4);
   e.w.setConstant(sizeof(TestType) == 4 ? TestType(0.9) : TestType(0.45));
   e.v.setZero();
@@ -141,7 +155,8 @@ TEMPLATE_TEST_CASE("a state of RWKV-7 that fades becomes 0 and is nowhere subnor
   heed::rows<TestType> state = e.state;
   for (int part = 0; part < 5; ++part) {
     heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(state));
-    for (heed::size_type i = 0; i < state.size(); ++i) CHECK((state.data()[i] == 0 || std::isnormal(state.data()[i])));
+    for (heed::size_type i = 0; i < state.size(); ++i)
+      CHECK((state.data()[i] == 0 || std::isnormal(state.data()[i])));
     if (part == 1) CHECK((state.array() != 0).any());
   }
   CHECK((state.array() == 0).all());
@@ -149,11 +164,15 @@ TEMPLATE_TEST_CASE("a state of RWKV-7 that fades becomes 0 and is nowhere subnor
 
 TEST_CASE("RWKV-7 refuses what does not fit, before it writes") {
   const rwkv_example<float> e(6, 4, 3, 1);
-  testing::check_refused([&] { heed::rwkv7(e.r, random_rows<float>(6, 5, 1), e.k, e.v, e.a, e.b); }, {"heed::rwkv7: decay", "5", "4"});
-  testing::check_refused([&] { heed::rwkv7(e.r, e.w, random_rows<float>(7, 4, 1), e.v, e.a, e.b); }, {"key", "length", "7", "6"});
+  testing::check_refused([&] { heed::rwkv7(e.r, random_rows<float>(6, 5, 1), e.k, e.v, e.a, e.b); },
+                         {"heed::rwkv7: decay", "5", "4"});
+  testing::check_refused([&] { heed::rwkv7(e.r, e.w, random_rows<float>(7, 4, 1), e.v, e.a, e.b); },
+                         {"key", "length", "7", "6"});
   heed::rows<float> state = heed::rows<float>::Constant(4, 4, 7);
-  testing::check_refused([&] { heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(state)); }, {"carry: rows", "4", "3"});
+  testing::check_refused([&] { heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(state)); },
+                         {"carry: rows", "4", "3"});
   heed::rows<float> none;
-  testing::check_refused([&] { heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(none)); }, {"carry: rows", "0", "3"});
+  testing::check_refused([&] { heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, {}, heed::carry(none)); },
+                         {"carry: rows", "0", "3"});
   CHECK((state.array() == 7).all());
 }

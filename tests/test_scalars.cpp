@@ -1,4 +1,5 @@
-// Scalars of the caller's own: with derivatives whose number is known when the program runs, and one that counts what is done to it.
+// Scalars of the caller's own: with derivatives whose number is known when the program runs, and
+// one that counts what is done to it.
 
 #include <heed/causal_conv.hpp>
 #include <heed/delta_rule.hpp>
@@ -22,7 +23,8 @@ namespace {
 using fixed = Eigen::AutoDiffScalar<Eigen::Vector3d>;
 using dynamic = Eigen::AutoDiffScalar<Eigen::VectorXd>;
 
-/// A number that is the variable `axis`, or a constant (-1). Those of a dynamic size have three derivatives, or none: `bare`.
+/// A number that is the variable `axis`, or a constant (-1). Those of a dynamic size have three
+/// derivatives, or none: `bare`.
 template <typename Dual>
 Dual number(double x, int axis, bool bare) {
   Dual dual(x);
@@ -76,7 +78,8 @@ Eigen::MatrixXd spread(const Matrix& matrix) {
   return all;
 }
 
-/// What `path` makes of numbers with derivatives of a dynamic size is what it makes of those of a fixed one.
+/// What `path` makes of numbers with derivatives of a dynamic size is what it makes of those of a
+/// fixed one.
 template <typename Path>
 void check_dynamic(const Path& path) {
   const Eigen::MatrixXd want = spread(path(inputs<fixed>(false)));
@@ -134,33 +137,47 @@ struct NumTraits<counted> : GenericNumTraits<double> {
 };
 }  // namespace Eigen
 
-TEST_CASE("derivatives of a dynamic size come through attention, constants without any among them") {
+TEST_CASE(
+    "derivatives of a dynamic size come through attention, constants without any among them") {
   SECTION("the reference") {
-    check_dynamic([](const auto& e) { return heed::reference_attention(e.query, e.key, e.value, causal()); });
-    check_dynamic([](const auto& e) { return heed::reference_attention_with_lse(e.query, e.key, e.value, causal()).lse; });
+    check_dynamic(
+        [](const auto& e) { return heed::reference_attention(e.query, e.key, e.value, causal()); });
     check_dynamic([](const auto& e) {
-      return heed::reference_attention(e.query, e.key, e.value, causal(2), heed::bias(e.bias), heed::alibi(e.slope),
-                                       heed::sinks(e.slope), heed::logit_scales(e.factor), heed::dropout(0.3, 1));
+      return heed::reference_attention_with_lse(e.query, e.key, e.value, causal()).lse;
+    });
+    check_dynamic([](const auto& e) {
+      return heed::reference_attention(e.query, e.key, e.value, causal(2), heed::bias(e.bias),
+                                       heed::alibi(e.slope), heed::sinks(e.slope),
+                                       heed::logit_scales(e.factor), heed::dropout(0.3, 1));
     });
   }
   SECTION("the streaming form, which attention is for them") {
     check_dynamic([](const auto& e) { return heed::attention(e.query, e.key, e.value, causal()); });
-    check_dynamic([](const auto& e) { return heed::streaming_attention_with_lse(e.query, e.key, e.value, causal()).lse; });
     check_dynamic([](const auto& e) {
-      return heed::streaming_attention(e.query, e.key, e.value, causal(2), heed::bias(e.bias), heed::alibi(e.slope),
-                                       heed::sinks(e.slope), heed::logit_scales(e.factor), heed::dropout(0.3, 1));
+      return heed::streaming_attention_with_lse(e.query, e.key, e.value, causal()).lse;
+    });
+    check_dynamic([](const auto& e) {
+      return heed::streaming_attention(e.query, e.key, e.value, causal(2), heed::bias(e.bias),
+                                       heed::alibi(e.slope), heed::sinks(e.slope),
+                                       heed::logit_scales(e.factor), heed::dropout(0.3, 1));
     });
   }
   SECTION("weights") {
-    check_dynamic([](const auto& e) { return heed::attention_with_weights(e.query, e.key, e.value, causal()).weights; });
-    check_dynamic(
-        [](const auto& e) { return heed::row_entropy(e.query, e.key, heed::attention_with_lse(e.query, e.key, e.value).lse); });
+    check_dynamic([](const auto& e) {
+      return heed::attention_with_weights(e.query, e.key, e.value, causal()).weights;
+    });
+    check_dynamic([](const auto& e) {
+      return heed::row_entropy(e.query, e.key,
+                               heed::attention_with_lse(e.query, e.key, e.value).lse);
+    });
     check_dynamic([](const auto& e) { return heed::scaled_softmax(e.key, 2.0); });
   }
   SECTION("merging") {
     check_dynamic([](const auto& e) {
-      return heed::merge(heed::reference_attention_with_lse(e.query, e.key.topRows(30), e.value.topRows(30)),
-                         heed::reference_attention_with_lse(e.query, e.key.bottomRows(40), e.value.bottomRows(40)))
+      return heed::merge(heed::reference_attention_with_lse(e.query, e.key.topRows(30),
+                                                            e.value.topRows(30)),
+                         heed::reference_attention_with_lse(e.query, e.key.bottomRows(40),
+                                                            e.value.bottomRows(40)))
           .out;
     });
   }
@@ -169,7 +186,9 @@ TEST_CASE("derivatives of a dynamic size come through attention, constants witho
   }
 }
 
-TEST_CASE("derivatives of a dynamic size come through the recurrences, constants without any among them") {
+TEST_CASE(
+    "derivatives of a dynamic size come through the recurrences, constants without any among "
+    "them") {
   SECTION("linear attention") {
     check_dynamic([](const auto& e) {
       heed::linear_attention_options options;
@@ -178,21 +197,27 @@ TEST_CASE("derivatives of a dynamic size come through the recurrences, constants
       return heed::linear_attention(e.key, e.key, e.value, options);
     });
     check_dynamic([](const auto& e) {
-      return heed::linear_attention(e.key, e.key, e.value, {}, heed::bonus(heed::bhnd(e.query.data(), 1, 1, 1, 3)),
+      return heed::linear_attention(e.key, e.key, e.value, {},
+                                    heed::bonus(heed::bhnd(e.query.data(), 1, 1, 1, 3)),
                                     heed::log_gate(heed::view(e.gate)));
     });
   }
   SECTION("the delta rule") {
-    check_dynamic([](const auto& e) { return heed::delta_rule(e.key, e.key, e.value, e.bias.row(0).transpose().eval()); });
+    check_dynamic([](const auto& e) {
+      return heed::delta_rule(e.key, e.key, e.value, e.bias.row(0).transpose().eval());
+    });
   }
   SECTION("a convolution") {
     check_dynamic([](const auto& e) { return heed::causal_conv(e.key, e.key.topRows(3)); });
   }
   SECTION("RWKV-7") {
-    check_dynamic([](const auto& e) { return heed::rwkv7(e.key, e.key, e.key, e.value, e.key, e.key); });
+    check_dynamic(
+        [](const auto& e) { return heed::rwkv7(e.key, e.key, e.key, e.value, e.key, e.key); });
   }
   SECTION("a selective scan") {
-    check_dynamic([](const auto& e) { return heed::selective_scan(e.key, e.key, e.key.topRows(3), e.key, e.key); });
+    check_dynamic([](const auto& e) {
+      return heed::selective_scan(e.key, e.key, e.key.topRows(3), e.key, e.key);
+    });
   }
 }
 
@@ -201,20 +226,24 @@ TEST_CASE("a slope of 0 has a derivative") {
   const auto with_slope = [&](const auto& slope) {
     using Scalar = std::decay_t<decltype(slope)>;
     const heed::row_vector<Scalar> slopes = heed::row_vector<Scalar>::Constant(1, slope);
-    return heed::reference_attention(e.query.cast<Scalar>(), e.key.cast<Scalar>(), e.value.cast<Scalar>(), {}, heed::alibi(slopes));
+    return heed::reference_attention(e.query.cast<Scalar>(), e.key.cast<Scalar>(),
+                                     e.value.cast<Scalar>(), {}, heed::alibi(slopes));
   };
   const auto got = spread(with_slope(number<dynamic>(0, 0, false)));
   const double step = 1e-6;
   const heed::rows<double> differences = (with_slope(step) - with_slope(-step)) / (2 * step);
-  // distances of up to 69 make a third derivative of at most 69^3 |value|, and the numbers are rounded to 2^-53
+  // distances of up to 69 make a third derivative of at most 69^3 |value|, and the numbers are
+  // rounded to 2^-53
   const double bound = 69.0 * 69 * 69 * step * step + 100 * 0x1p-53 / step;
-  for (heed::size_type n = 0; n < got.rows(); ++n) CHECK(std::abs(got(n, 1) - differences(n / 2, n % 2)) <= bound * 2);
+  for (heed::size_type n = 0; n < got.rows(); ++n)
+    CHECK(std::abs(got(n, 1) - differences(n / 2, n % 2)) <= bound * 2);
   CHECK(got.col(1).norm() > 1e-3);
 }
 
 TEST_CASE("a term that is absent does no arithmetic") {
   constexpr heed::size_type n_q = 3, n_kv = 5, d_k = 4, d_v = 2;
-  const heed::rows<counted> query = heed::rows<counted>::Constant(n_q, d_k, 0.5), key = heed::rows<counted>::Constant(n_kv, d_k, 0.25),
+  const heed::rows<counted> query = heed::rows<counted>::Constant(n_q, d_k, 0.5),
+                            key = heed::rows<counted>::Constant(n_kv, d_k, 0.25),
                             value = heed::rows<counted>::Constant(n_kv, d_v, 2.0);
   counted::operations = 0;
   const heed::rows<counted> out = heed::reference_attention(query, key, value);

@@ -18,9 +18,11 @@ struct scan_example {
   bool softplus = false;
 
   scan_example() = default;
-  scan_example(heed::size_type length, heed::size_type channels, heed::size_type d_state, bool everything, unsigned seed)
+  scan_example(heed::size_type length, heed::size_type channels, heed::size_type d_state,
+               bool everything, unsigned seed)
       : u(random_rows<Scalar>(length, channels, 9 * seed)),
-        dt((random_rows<accumulator>(length, channels, 9 * seed + 1).cwiseAbs() * accumulator(0.2)).template cast<Scalar>()),
+        dt((random_rows<accumulator>(length, channels, 9 * seed + 1).cwiseAbs() * accumulator(0.2))
+               .template cast<Scalar>()),
         b(random_rows<Scalar>(length, d_state, 9 * seed + 2)),
         c(random_rows<Scalar>(length, d_state, 9 * seed + 3)),
         a(-random_rows<accumulator>(channels, d_state, 9 * seed + 4).cwiseAbs()),
@@ -66,14 +68,17 @@ struct scan_example {
       }
     return out;
   }
-  heed::rows<Scalar> run(heed::size_type first, heed::size_type count, heed::rows<accumulator>& carried) const {
+  heed::rows<Scalar> run(heed::size_type first, heed::size_type count,
+                         heed::rows<accumulator>& carried) const {
     heed::selective_scan_options options;
     options.softplus = softplus;
     const auto part = [&](const heed::rows<Scalar>& m) { return m.middleRows(first, count); };
-    if (z.size() == 0) return heed::selective_scan(part(u), part(dt), a, part(b), part(c), options, heed::carry(carried));
+    if (z.size() == 0)
+      return heed::selective_scan(part(u), part(dt), a, part(b), part(c), options,
+                                  heed::carry(carried));
     const heed::rows<Scalar> gate = part(z);
-    return heed::selective_scan(part(u), part(dt), a, part(b), part(c), options, heed::skip(d), heed::step_bias(bias),
-                                heed::silu_gate(gate), heed::carry(carried));
+    return heed::selective_scan(part(u), part(dt), a, part(b), part(c), options, heed::skip(d),
+                                heed::step_bias(bias), heed::silu_gate(gate), heed::carry(carried));
   }
 };
 
@@ -82,15 +87,18 @@ struct scan_example {
 TEST_CASE("the selective scan forgets a state of NaN where the decay is exp(-infinity)") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   scan_example<float> e(6, 3, 20, false, 2);
-  e.a.row(1).setConstant(-std::numeric_limits<float>::infinity());  // by the rate itself, for each token
-  e.a.row(2).setConstant(-1e30f);                                   // by step times rate, for the last two
+  e.a.row(1).setConstant(
+      -std::numeric_limits<float>::infinity());  // by the rate itself, for each token
+  e.a.row(2).setConstant(-1e30f);                // by step times rate, for the last two
   e.dt(4, 2) = 1e30f;
   e.u(4, 2) = 0;
   heed::rows<float> state = e.state, zeros = e.state;
   zeros.bottomRows(2).setZero();
   state.bottomRows(2).setConstant(nan);
-  const heed::rows<float> want = heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::carry(zeros));
-  const heed::rows<float> out = heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::carry(state));
+  const heed::rows<float> want =
+      heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::carry(zeros));
+  const heed::rows<float> out =
+      heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::carry(state));
   REQUIRE(want.allFinite());
   CHECK(out.leftCols(2) == want.leftCols(2));
   CHECK((out.col(2).head(4).array() != out.col(2).head(4).array()).all());
@@ -98,7 +106,8 @@ TEST_CASE("the selective scan forgets a state of NaN where the decay is exp(-inf
   CHECK(state == zeros);
 }
 
-TEMPLATE_TEST_CASE("a state of the selective scan that fades becomes 0 and is nowhere subnormal", "", float, double) {
+TEMPLATE_TEST_CASE("a state of the selective scan that fades becomes 0 and is nowhere subnormal",
+                   "", float, double) {
   scan_example<TestType> e(400, 3, 20, false, 2);
   e.a.setConstant(-1);
   e.dt.setConstant(sizeof(TestType) == 4 ? TestType(0.1) : TestType(0.8));
@@ -106,25 +115,31 @@ TEMPLATE_TEST_CASE("a state of the selective scan that fades becomes 0 and is no
   heed::rows<TestType> state = e.state;
   for (int part = 0; part < 5; ++part) {
     heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::carry(state));
-    for (heed::size_type i = 0; i < state.size(); ++i) CHECK((state.data()[i] == 0 || std::isnormal(state.data()[i])));
+    for (heed::size_type i = 0; i < state.size(); ++i)
+      CHECK((state.data()[i] == 0 || std::isnormal(state.data()[i])));
     if (part == 1) CHECK((state.array() != 0).any());
   }
   CHECK((state.array() == 0).all());
 }
 
-TEMPLATE_TEST_CASE("the selective scan is its recurrence", "", float, double, Eigen::bfloat16, Eigen::half) {
+TEMPLATE_TEST_CASE("the selective scan is its recurrence", "", float, double, Eigen::bfloat16,
+                   Eigen::half) {
   using wide = testing::wider_t<TestType>;
   using accumulator = heed::accumulator_t<TestType>;
   for (const heed::size_type length : {0, 1, 2, 65})
     for (const heed::size_type d_state : {1, 5, 16})
       for (const bool everything : {false, true}) {
         CAPTURE(length, d_state, everything);
-        long double out_error = 0, state_error = 0;  // of the plain recurrence in the same type, over enough tokens
+        long double out_error = 0,
+                    state_error =
+                        0;  // of the plain recurrence in the same type, over enough tokens
         for (unsigned seed = 1; seed <= 24; ++seed) {
           const scan_example<TestType> e(length, 6, d_state, everything, seed);
           scan_example<wide> exact = e.template cast<wide>();
           scan_example<accumulator> plain = e.template cast<accumulator>();
-          out_error = (std::max)(out_error, testing::max_error(plain.exact().template cast<TestType>(), exact.exact()));
+          out_error = (std::max)(
+              out_error,
+              testing::max_error(plain.exact().template cast<TestType>(), exact.exact()));
           state_error = (std::max)(state_error, testing::max_error(plain.state, exact.state));
         }
         const scan_example<TestType> e(length, 6, d_state, everything, 1);
@@ -163,10 +178,13 @@ TEST_CASE("steps far from 0 pass the softplus unharmed") {
   CHECK(out(0, 0) == Approx(e.c(0, 0) * (std::exp(-0.8) + 800 * e.u(0, 0) * e.b(0, 0))));
 }
 
-TEST_CASE("batch entries and groups of the selective scan share a and the weights of the channels, on any number of threads") {
+TEST_CASE(
+    "batch entries and groups of the selective scan share a and the weights of the channels, on "
+    "any number of threads") {
   const heed::size_type batch = 2, groups = 2, length = 9, channels = 3, d_state = 4;
   const heed::rows<float> u = random_rows<float>(batch * length, groups * channels, 1),
-                          dt = random_rows<float>(batch * length, groups * channels, 2).cwiseAbs() * 0.2f,
+                          dt = random_rows<float>(batch * length, groups * channels, 2).cwiseAbs() *
+                               0.2f,
                           b = random_rows<float>(batch * length, groups * d_state, 3),
                           c = random_rows<float>(batch * length, groups * d_state, 4),
                           a = -random_rows<float>(channels, d_state, 5).cwiseAbs();
@@ -175,38 +193,57 @@ TEST_CASE("batch entries and groups of the selective scan share a and the weight
     heed::selective_scan_options options;
     options.execution.threads = threads;
     heed::workspace memory;
-    const auto split = [&](const heed::rows<float>& m) { return heed::split_heads(heed::view(m), groups, batch); };
+    const auto split = [&](const heed::rows<float>& m) {
+      return heed::split_heads(heed::view(m), groups, batch);
+    };
     heed::selective_scan_into(split(u), split(dt), heed::view(a), split(b), split(c),
-                              heed::split_heads(heed::writable_view(out), groups, batch), options, memory);
+                              heed::split_heads(heed::writable_view(out), groups, batch), options,
+                              memory);
     return out;
   };
   const heed::rows<float> out = run(1);
   CHECK(run(3) == out);
   for (heed::size_type s = 0; s < batch; ++s)
     for (heed::size_type g = 0; g < groups; ++g) {
-      const auto block = [&](const heed::rows<float>& m, heed::size_type cols) { return m.block(s * length, g * cols, length, cols); };
-      CHECK(block(out, channels) ==
-            heed::selective_scan(block(u, channels), block(dt, channels), a, block(b, d_state), block(c, d_state)));
+      const auto block = [&](const heed::rows<float>& m, heed::size_type cols) {
+        return m.block(s * length, g * cols, length, cols);
+      };
+      CHECK(block(out, channels) == heed::selective_scan(block(u, channels), block(dt, channels), a,
+                                                         block(b, d_state), block(c, d_state)));
     }
 }
 
 TEST_CASE("the selective scan refuses what does not fit, before it writes") {
   const scan_example<float> e(6, 4, 3, false, 1);
-  testing::check_refused([&] { heed::selective_scan(e.u, random_rows<float>(6, 5, 1), e.a, e.b, e.c); },
-                         {"heed::selective_scan: dt", "5", "4"});
-  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, random_rows<float>(5, 3, 1), e.b, e.c); }, {"a: rows", "5", "4"});
-  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, random_rows<float>(6, 2, 1), e.c); }, {"b: d_state", "2", "3"});
-  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, random_rows<float>(7, 3, 1)); }, {"c: length", "7", "6"});
+  testing::check_refused(
+      [&] { heed::selective_scan(e.u, random_rows<float>(6, 5, 1), e.a, e.b, e.c); },
+      {"heed::selective_scan: dt", "5", "4"});
+  testing::check_refused(
+      [&] { heed::selective_scan(e.u, e.dt, random_rows<float>(5, 3, 1), e.b, e.c); },
+      {"a: rows", "5", "4"});
+  testing::check_refused(
+      [&] { heed::selective_scan(e.u, e.dt, e.a, random_rows<float>(6, 2, 1), e.c); },
+      {"b: d_state", "2", "3"});
+  testing::check_refused(
+      [&] { heed::selective_scan(e.u, e.dt, e.a, e.b, random_rows<float>(7, 3, 1)); },
+      {"c: length", "7", "6"});
   heed::rows<float> state = heed::rows<float>::Constant(4, 4, 7);
-  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::carry(state)); },
-                         {"carry: columns", "4", "3"});
+  testing::check_refused(
+      [&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::carry(state)); },
+      {"carry: columns", "4", "3"});
   heed::row_vector<float> none;
   heed::selective_scan_options lazy;
   lazy.execution.threads = 0;
-  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, lazy); }, {"heed::selective_scan: execution.threads", "0"});
-  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::skip(none)); }, {"skip", "channels 0", "4"});
-  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::step_bias(none)); },
-                         {"step_bias", "channels 0", "4"});
-  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::silu_gate(none)); }, {"silu_gate", "0", "6"});
+  testing::check_refused([&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, lazy); },
+                         {"heed::selective_scan: execution.threads", "0"});
+  testing::check_refused(
+      [&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::skip(none)); },
+      {"skip", "channels 0", "4"});
+  testing::check_refused(
+      [&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::step_bias(none)); },
+      {"step_bias", "channels 0", "4"});
+  testing::check_refused(
+      [&] { heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::silu_gate(none)); },
+      {"silu_gate", "0", "6"});
   CHECK((state.array() == 7).all());
 }

@@ -12,7 +12,8 @@
 
 #include "catch.hpp"
 
-// Every operation of every instruction set's vectors against the same on one number, and the exponential against long double.
+// Every operation of every instruction set's vectors against the same on one number, and the
+// exponential against long double.
 
 HEED_NAMESPACE_BEGIN
 HEED_BEGIN_BASELINE
@@ -28,8 +29,8 @@ HEED_END_REGION
 #endif
 #if HEED_X86_BF16
 HEED_BEGIN_AVX512_BF16
-/// The pairs of sixteen numbers each, made of bfloat16 as they are and of floats by rounding, masked by bools, and c plus their
-/// product with others.
+/// The pairs of sixteen numbers each, made of bfloat16 as they are and of floats by rounding,
+/// masked by bools, and c plus their product with others.
 inline void apply_of(const bfloat16_bits* a, const bfloat16_bits* b, bf16_pair* out) noexcept {
   bf16_pairs::of(f32::load(a), f32::load(b)).store(out);
 }
@@ -38,13 +39,17 @@ inline bool apply_round(const float* a, const float* b, bf16_pair* out) noexcept
   pairs.store(out);
   return pairs.all_finite();
 }
-inline void apply_only(const bf16_pair* pairs, const bool* first, const bool* second, bf16_pair* out) noexcept {
+inline void apply_only(const bf16_pair* pairs, const bool* first, const bool* second,
+                       bf16_pair* out) noexcept {
   bf16_pairs::load(pairs).only(f32::load_mask(first, 16), f32::load_mask(second, 16)).store(out);
 }
-inline void apply_fma(const bf16_pair* one, const bf16_pair* pairs, const float* c, float* out) noexcept {
+inline void apply_fma(const bf16_pair* one, const bf16_pair* pairs, const float* c,
+                      float* out) noexcept {
   fma(bf16_pairs::broadcast(one), bf16_pairs::load(pairs), f32::load(c)).store(out);
 }
-inline void apply_partial(const bfloat16_bits* from, size n, bf16_pair* out) noexcept { bf16_pairs::load(from, n).store(out); }
+inline void apply_partial(const bfloat16_bits* from, size n, bf16_pair* out) noexcept {
+  bf16_pairs::load(from, n).store(out);
+}
 HEED_END_REGION
 #endif
 HEED_NAMESPACE_END
@@ -103,7 +108,8 @@ bool same_bits(S a, S b) {
 template <typename S>
 std::vector<S> all_kinds() {
   using limits = std::numeric_limits<S>;
-  const S inf = limits::infinity(), nan = limits::quiet_NaN(), tiny = (limits::min)(), huge = (limits::max)();
+  const S inf = limits::infinity(), nan = limits::quiet_NaN(), tiny = (limits::min)(),
+          huge = (limits::max)();
   return {S(0), S(-0.0), S(1), S(-1), S(0.5), S(1.5), S(2.5), S(-2.5), S(3.25), S(1e6) + S(0.5),
           tiny, -tiny,   huge, -huge, inf,    -inf,   nan};
 }
@@ -115,7 +121,8 @@ void check_pairs(typename T::operation what, Expected expected) {
   const std::vector<S> numbers = all_kinds<S>();
   for (const S x : numbers)
     for (const S y : numbers) {
-      const std::vector<S> a(std::size_t(T::V::lanes), x), b(std::size_t(T::V::lanes), y), c(std::size_t(T::V::lanes), S(2));
+      const std::vector<S> a(std::size_t(T::V::lanes), x), b(std::size_t(T::V::lanes), y),
+          c(std::size_t(T::V::lanes), S(2));
       std::vector<S> out(a.size(), S(-7));
       T::apply(what, a.data(), b.data(), c.data(), out.data());
       INFO("of " << x << " and " << y << ": " << out[0]);
@@ -133,7 +140,8 @@ typename T::S apply_one(typename T::operation what, typename T::S x, typename T:
 }
 }  // namespace
 
-TEMPLATE_TEST_CASE("Each vector operation is that of its scalar, on numbers of every kind", "[simd]", ALL_F32, ALL_F64) {
+TEMPLATE_TEST_CASE("Each vector operation is that of its scalar, on numbers of every kind",
+                   "[simd]", ALL_F32, ALL_F64) {
   using S = typename TestType::S;
   using operation = typename TestType::operation;
   if (!TestType::on_this_cpu()) return;
@@ -186,7 +194,8 @@ TEMPLATE_TEST_CASE("Transposes and sums", "[simd]", ALL_F32, ALL_F64) {
   if (!TestType::on_this_cpu()) return;
   constexpr std::size_t lanes = TestType::V::lanes;
   std::vector<S> a(lanes * lanes), out(lanes * lanes);
-  for (std::size_t k = 0; k < a.size(); ++k) a[k] = S(k * k % 1009);  // small integers: sums are exact in any order
+  for (std::size_t k = 0; k < a.size(); ++k)
+    a[k] = S(k * k % 1009);  // small integers: sums are exact in any order
   TestType::transpose(a.data(), out.data());
   for (std::size_t i = 0; i < lanes; ++i)
     for (std::size_t j = 0; j < lanes; ++j) REQUIRE(out[i * lanes + j] == a[j * lanes + i]);
@@ -199,14 +208,17 @@ TEMPLATE_TEST_CASE("Transposes and sums", "[simd]", ALL_F32, ALL_F64) {
   }
 }
 
-TEMPLATE_TEST_CASE("Masks of the first lanes, for any count, and of bools", "[simd]", ALL_F32, ALL_F64) {
+TEMPLATE_TEST_CASE("Masks of the first lanes, for any count, and of bools", "[simd]", ALL_F32,
+                   ALL_F64) {
   using S = typename TestType::S;
   if (!TestType::on_this_cpu()) return;
   constexpr size lanes = TestType::V::lanes;
-  for (const size n : {-(size(1) << 40), size(-1), size(0), size(1), lanes - 1, lanes, lanes + 1, size(1) << 40})
+  for (const size n :
+       {-(size(1) << 40), size(-1), size(0), size(1), lanes - 1, lanes, lanes + 1, size(1) << 40})
     for (size count = 0; count <= lanes; ++count) {
       std::vector<S> first(lanes), loaded(lanes);
-      const std::unique_ptr<bool[]> bools(new bool[std::size_t(count)]);  // no byte more, for the address sanitizer
+      const std::unique_ptr<bool[]> bools(
+          new bool[std::size_t(count)]);  // no byte more, for the address sanitizer
       for (size i = 0; i < count; ++i) bools[std::size_t(i)] = i % 3 != 1;
       bool any_all[2];
       TestType::masks(n, bools.get(), count, first.data(), loaded.data(), any_all);
@@ -231,13 +243,18 @@ void check_partial(Make make) {
     std::vector<S> out(lanes, S(-7));
     T::template partial<In>(from.data(), n, out.data(), part.data());
     for (size i = 0; i < lanes; ++i) CHECK(out[std::size_t(i)] == S(i < n ? i + 1 : 0));
-    for (size i = 0; i < n; ++i) CHECK(std::memcmp(&part[std::size_t(i)], &from[std::size_t(i)], sizeof(In)) == 0);
+    for (size i = 0; i < n; ++i)
+      CHECK(std::memcmp(&part[std::size_t(i)], &from[std::size_t(i)], sizeof(In)) == 0);
     const In untouched = make(-9);
     CHECK(std::memcmp(&part[std::size_t(n)], &untouched, sizeof(In)) == 0);
   }
 }
-half_bits make_half(int x) { return {Eigen::numext::bit_cast<std::uint16_t>(Eigen::half(float(x)))}; }
-bfloat16_bits make_bfloat16(int x) { return {Eigen::numext::bit_cast<std::uint16_t>(Eigen::bfloat16(float(x)))}; }
+half_bits make_half(int x) {
+  return {Eigen::numext::bit_cast<std::uint16_t>(Eigen::half(float(x)))};
+}
+bfloat16_bits make_bfloat16(int x) {
+  return {Eigen::numext::bit_cast<std::uint16_t>(Eigen::bfloat16(float(x)))};
+}
 }  // namespace
 
 TEMPLATE_TEST_CASE("Partial loads and stores touch the given elements only", "[simd]", ALL_F32) {
@@ -266,10 +283,13 @@ void check_conversions() {
     for (unsigned i = 0; i < lanes; ++i) {
       const float expected = static_cast<float>(Eigen::numext::bit_cast<Scalar>(from[i].bits));
       good = good && same_bits(wide[i], expected);
-      good = good && (std::isnan(expected) ? std::isnan(static_cast<float>(Eigen::numext::bit_cast<Scalar>(back[i].bits)))
-                                           : back[i].bits == from[i].bits);
+      good = good &&
+             (std::isnan(expected)
+                  ? std::isnan(static_cast<float>(Eigen::numext::bit_cast<Scalar>(back[i].bits)))
+                  : back[i].bits == from[i].bits);
     }
-    for (const std::uint32_t offset : {1u, 0xfffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u, 0x1fffu, 0xffffu}) {
+    for (const std::uint32_t offset :
+         {1u, 0xfffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u, 0x1fffu, 0xffffu}) {
       for (unsigned i = 0; i < lanes; ++i) {
         const std::uint32_t bits = heed::detail::bits_of(wide[i]) + offset;
         std::memcpy(&between[i], &bits, 4);
@@ -278,7 +298,8 @@ void check_conversions() {
       for (unsigned i = 0; i < lanes; ++i) {
         const Scalar expected(between[i]);
         const float got = static_cast<float>(Eigen::numext::bit_cast<Scalar>(back[i].bits));
-        good = good && (std::isnan(between[i]) ? std::isnan(got) : same_bits(got, static_cast<float>(expected)));
+        good = good && (std::isnan(between[i]) ? std::isnan(got)
+                                               : same_bits(got, static_cast<float>(expected)));
       }
     }
     INFO("from bits " << base);
@@ -287,7 +308,8 @@ void check_conversions() {
 }
 }  // namespace
 
-TEMPLATE_TEST_CASE("All half and bfloat16 numbers, and those between them, convert as Eigen's", "[simd]", ALL_F32) {
+TEMPLATE_TEST_CASE("All half and bfloat16 numbers, and those between them, convert as Eigen's",
+                   "[simd]", ALL_F32) {
   if (!TestType::on_this_cpu()) return;
   check_conversions<TestType, half_bits, Eigen::half>();
   check_conversions<TestType, bfloat16_bits, Eigen::bfloat16>();
@@ -305,7 +327,8 @@ TEMPLATE_TEST_CASE("All int8 numbers widen", "[simd]", ALL_F32) {
   }
 }
 
-TEMPLATE_TEST_CASE("exp2 is right to 2.5 units in the last place, in double to 1.5", "[simd]", ALL_F32, ALL_F64) {
+TEMPLATE_TEST_CASE("exp2 is right to 2.5 units in the last place, in double to 1.5", "[simd]",
+                   ALL_F32, ALL_F64) {
   using S = typename TestType::S;
   using limits = std::numeric_limits<S>;
   constexpr auto exp2 = TestType::operation::exp2;
@@ -327,21 +350,24 @@ TEMPLATE_TEST_CASE("exp2 is right to 2.5 units in the last place, in double to 1
     }
   }
   INFO("worst error in units in the last place: " << worst);
-  // In float the polynomial is wrong by up to 9.3e-8 of 2, 1.55 units; the last addition rounds by 0.5, without an FMA the multiplication before
-  // it by 0.25, all earlier ones by less.
+  // In float the polynomial is wrong by up to 9.3e-8 of 2, 1.55 units; the last addition rounds by
+  // 0.5, without an FMA the multiplication before it by 0.25, all earlier ones by less.
   CHECK(worst <= (std::is_same<S, float>::value ? 2.5L : 1.5L));
 
   const S inf = limits::infinity();
   CHECK(apply_one<TestType>(exp2, S(0)) == 1);
   CHECK(apply_one<TestType>(exp2, S(-0.0)) == 1);
-  for (int n = 0; n > limits::min_exponent - 1; --n) CHECK(apply_one<TestType>(exp2, S(n)) == std::ldexp(S(1), n));
+  for (int n = 0; n > limits::min_exponent - 1; --n)
+    CHECK(apply_one<TestType>(exp2, S(n)) == std::ldexp(S(1), n));
   CHECK(apply_one<TestType>(exp2, S(limits::min_exponent - 1)) == (limits::min)());
   CHECK(apply_one<TestType>(exp2, std::nextafter(S(limits::min_exponent - 1), -inf)) == 0);
-  for (const S far_down : {S(-1e4), S(-1e30), limits::lowest(), -inf}) CHECK(apply_one<TestType>(exp2, far_down) == 0);
+  for (const S far_down : {S(-1e4), S(-1e30), limits::lowest(), -inf})
+    CHECK(apply_one<TestType>(exp2, far_down) == 0);
   CHECK(std::isnan(apply_one<TestType>(exp2, limits::quiet_NaN())));
 }
 
-TEMPLATE_TEST_CASE("softcap is cap tanh(x / cap) for arguments of any size", "[simd]", ALL_F32, ALL_F64) {
+TEMPLATE_TEST_CASE("softcap is cap tanh(x / cap) for arguments of any size", "[simd]", ALL_F32,
+                   ALL_F64) {
   using S = typename TestType::S;
   using limits = std::numeric_limits<S>;
   constexpr auto softcap = TestType::operation::softcap;
@@ -350,8 +376,10 @@ TEMPLATE_TEST_CASE("softcap is cap tanh(x / cap) for arguments of any size", "[s
     for (S x = cap * S(1e-6); x < cap * 100; x *= S(1.07))
       for (const S s : {x, -x}) {
         const long double right = cap * std::tanh(static_cast<long double>(s) / cap);
-        // The argument, the exponential, its use in fma, the quotient and the product each round once or twice.
-        CHECK(std::abs(apply_one<TestType>(softcap, s, cap) - right) <= 8 * limits::epsilon() * std::abs(right));
+        // The argument, the exponential, its use in fma, the quotient and the product each round
+        // once or twice.
+        CHECK(std::abs(apply_one<TestType>(softcap, s, cap) - right) <=
+              8 * limits::epsilon() * std::abs(right));
       }
   CHECK(apply_one<TestType>(softcap, S(0), S(2)) == 0);
   CHECK(apply_one<TestType>(softcap, limits::infinity(), S(2)) == 2);
@@ -360,11 +388,16 @@ TEMPLATE_TEST_CASE("softcap is cap tanh(x / cap) for arguments of any size", "[s
 }
 
 #if HEED_X86_BF16
-TEST_CASE("Pairs of bfloat16 are made, rounded, masked and multiplied as their numbers are", "[simd]") {
+TEST_CASE("Pairs of bfloat16 are made, rounded, masked and multiplied as their numbers are",
+          "[simd]") {
   namespace bf16 = heed::detail::avx512_bf16;
   if (!heed::detail::cpu().avx512_bf16) return;
-  const auto bits = [](float x) { return Eigen::numext::bit_cast<std::uint16_t>(Eigen::bfloat16(x)); };
-  const auto value = [](bfloat16_bits x) { return static_cast<float>(Eigen::numext::bit_cast<Eigen::bfloat16>(x.bits)); };
+  const auto bits = [](float x) {
+    return Eigen::numext::bit_cast<std::uint16_t>(Eigen::bfloat16(x));
+  };
+  const auto value = [](bfloat16_bits x) {
+    return static_cast<float>(Eigen::numext::bit_cast<Eigen::bfloat16>(x.bits));
+  };
 
   std::mt19937 random(5);
   bf16::bf16_pair pairs[16];
@@ -372,20 +405,23 @@ TEST_CASE("Pairs of bfloat16 are made, rounded, masked and multiplied as their n
   for (int repeat = 0; repeat < 2000; ++repeat) {
     for (int i = 0; i < 16; ++i)
       for (float* const x : {&a[i], &b[i]}) {
-        const std::uint32_t some = (std::uint32_t(random()) & 0x807fffff) | std::uint32_t(1 + random() % 254) << 23;  // normal numbers
+        const std::uint32_t some = (std::uint32_t(random()) & 0x807fffff) |
+                                   std::uint32_t(1 + random() % 254) << 23;  // normal numbers
         std::memcpy(x, &some, 4);
       }
     a[0] = 1 + 0x1p-8f, b[0] = 1 + 0x3p-8f;  // ties
     bool finite = bf16::apply_round(a, b, pairs), good = true, overflow = false;
     for (int i = 0; i < 16; ++i) {
       good = good && pairs[i].first.bits == bits(a[i]) && pairs[i].second.bits == bits(b[i]);
-      overflow = overflow || std::isinf(value(pairs[i].first)) || std::isinf(value(pairs[i].second));
+      overflow =
+          overflow || std::isinf(value(pairs[i].first)) || std::isinf(value(pairs[i].second));
     }
     REQUIRE(good);
     REQUIRE(finite == !overflow);
   }
   for (float* const x : {&a[3], &b[15]})
-    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       for (int i = 0; i < 16; ++i) a[i] = b[i] = float(i);
       *x = bad;
       CHECK(!bf16::apply_round(a, b, pairs));
@@ -394,7 +430,8 @@ TEST_CASE("Pairs of bfloat16 are made, rounded, masked and multiplied as their n
   bfloat16_bits first[32], second[16];
   bool keep_first[16], keep_second[16];
   for (int i = 0; i < 16; ++i) {
-    first[i].bits = bits(float(i + 1)), second[i].bits = bits(float(-2 * i)), first[16 + i].bits = bits(7);
+    first[i].bits = bits(float(i + 1)), second[i].bits = bits(float(-2 * i)),
+    first[16 + i].bits = bits(7);
     keep_first[i] = i % 3 != 1, keep_second[i] = i % 2 == 0;
     a[i] = float(100 * i);
   }

@@ -95,13 +95,15 @@ TEST_CASE("split_heads finds head h of token i of sequence b in packed columns")
     for (heed::size_type b = 0; b < B; ++b)
       for (heed::size_type h = 0; h < H; ++h)
         for (heed::size_type i = 0; i < N; ++i)
-          for (heed::size_type c = 0; c < D; ++c) CHECK(heads(b, h, i, c) == packed(b * N + i, h * D + c));
+          for (heed::size_type c = 0; c < D; ++c)
+            CHECK(heads(b, h, i, c) == packed(b * N + i, h * D + c));
   }
 }
 
 TEST_CASE("a writable view is also a readable one") {
   float number = 3;
-  const heed::tensor_view<const float> readable = bhnd(&number, heed::size_type(1), heed::size_type(1), heed::size_type(1), heed::size_type(1));
+  const heed::tensor_view<const float> readable =
+      bhnd(&number, heed::size_type(1), heed::size_type(1), heed::size_type(1), heed::size_type(1));
   CHECK(readable(0, 0, 0, 0) == 3);
 }
 
@@ -109,7 +111,8 @@ TEST_CASE("index_list looks at vectors, arrays and Eigen vectors") {
   const std::vector<heed::size_type> vector{1, 2, 3};
   const std::array<heed::size_type, 3> array{1, 2, 3};
   const Eigen::Matrix<heed::size_type, 3, 1> eigen(1, 2, 3);
-  for (const heed::index_list& list : {heed::index_list(vector), heed::index_list(array), heed::index_list(eigen)}) {
+  for (const heed::index_list& list :
+       {heed::index_list(vector), heed::index_list(array), heed::index_list(eigen)}) {
     CHECK(list.size == 3);
     CHECK(list[2] == 3);
     CHECK(std::accumulate(list.begin(), list.end(), heed::size_type(0)) == 6);
@@ -122,8 +125,8 @@ TEST_CASE("index_list reads integers of 32 bits and of 64 by any name, in place"
   const Eigen::Matrix<std::int32_t, 1, 3> eigen(7, -2, 1 << 30);
   const std::vector<long long> wide{7, -2, 1 << 30};
   const std::array<long, 3> other{7, -2, 1 << 30};
-  for (const heed::index_list& list :
-       {heed::index_list(narrow), heed::index_list(eigen), heed::index_list(wide), heed::index_list(other)}) {
+  for (const heed::index_list& list : {heed::index_list(narrow), heed::index_list(eigen),
+                                       heed::index_list(wide), heed::index_list(other)}) {
     CHECK(list.size == 3);
     CHECK(list[0] == 7);
     CHECK(list[1] == -2);
@@ -134,8 +137,10 @@ TEST_CASE("index_list reads integers of 32 bits and of 64 by any name, in place"
 
 TEST_CASE("split_heads refuses columns and rows that do not come out even") {
   const heed::rows<double> packed = heed::rows<double>::Zero(6, 8);
-  testing::check_refused([&] { split_heads(view(packed), 3); }, {"heed::split_heads:", "8 columns", "heads 3"});
-  testing::check_refused([&] { split_heads(view(packed), 0); }, {"heed::split_heads:", "heads", "0"});
+  testing::check_refused([&] { split_heads(view(packed), 3); },
+                         {"heed::split_heads:", "8 columns", "heads 3"});
+  testing::check_refused([&] { split_heads(view(packed), 0); },
+                         {"heed::split_heads:", "heads", "0"});
   testing::check_refused([&] { split_heads(view(packed), -2); }, {"heads", "-2"});
   testing::check_refused([&] { split_heads(view(packed), 2, 4); }, {"6 rows", "batch 4"});
   testing::check_refused([&] { split_heads(view(packed), 2, 0); }, {"batch", "0"});
@@ -144,7 +149,9 @@ TEST_CASE("split_heads refuses columns and rows that do not come out even") {
 TEST_CASE("dense tensors of more numbers than an index can count are refused, with their sizes") {
   constexpr heed::size_type half = heed::size_type(1) << 32;
   float number = 0;
-  testing::check_refused([&] { bhnd(&number, half, half, 3, 1); }, {"heed::bhnd:", std::to_string(half), " * 3 * 1"});
-  testing::check_refused([&] { bnhd(&number, 1, half, half, 2); }, {"heed::bnhd:", std::to_string(half)});
+  testing::check_refused([&] { bhnd(&number, half, half, 3, 1); },
+                         {"heed::bhnd:", std::to_string(half), " * 3 * 1"});
+  testing::check_refused([&] { bnhd(&number, 1, half, half, 2); },
+                         {"heed::bnhd:", std::to_string(half)});
   CHECK(bhnd(&number, half, half, 0, 3).rows == 0);
 }

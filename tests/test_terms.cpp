@@ -12,10 +12,17 @@ using testing::example;
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-const auto reference = [](const auto&... arguments) { return heed::reference_attention_with_lse(arguments...); };
+const auto reference = [](const auto&... arguments) {
+  return heed::reference_attention_with_lse(arguments...);
+};
 
-double halve_to_the_right(double score, heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return j > i ? score / 2 : score; }
-bool one_of_three(heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return (i + j) % 3 != 0; }
+double halve_to_the_right(double score, heed::size_type, heed::size_type, heed::size_type i,
+                          heed::size_type j) {
+  return j > i ? score / 2 : score;
+}
+bool one_of_three(heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) {
+  return (i + j) % 3 != 0;
+}
 
 /// Two results that must be the same numbers: the same sums in the same order.
 template <typename Result>
@@ -38,29 +45,34 @@ TEST_CASE("masks and biases of one row or one column are the same for all") {
   SECTION("keep, one row") {
     const testing::mask row = testing::random_mask(1, 13, 2);
     full.keep = row.replicate(9, 1);
-    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(row)), full.run(reference)));
+    CHECK(
+        same(reference(e.query, e.key, e.value, e.options, heed::keep(row)), full.run(reference)));
   }
   SECTION("keep, one column") {
     const testing::mask column = testing::random_mask(9, 1, 3);
     full.keep = column.replicate(1, 13);
-    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(column)), full.run(reference)));
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(column)),
+               full.run(reference)));
   }
   SECTION("bias, one row, column-major") {
     const Eigen::MatrixXd row = testing::random_rows<double>(1, 13, 4);
     full.bias = row.replicate(9, 1);
-    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::bias(row)), full.run(reference)));
+    CHECK(
+        same(reference(e.query, e.key, e.value, e.options, heed::bias(row)), full.run(reference)));
   }
   SECTION("bias, one number") {
     const Eigen::MatrixXd number = Eigen::MatrixXd::Constant(1, 1, 0.5);
     full.bias = heed::rows<double>::Constant(9, 13, 0.5);
-    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::bias(number)), full.run(reference)));
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::bias(number)),
+               full.run(reference)));
   }
   SECTION("keep, a block of a larger column-major matrix") {
     Eigen::Matrix<bool, Eigen::Dynamic, Eigen::Dynamic> large(20, 20);
     large.setConstant(false);
     full.keep = testing::random_mask(9, 13, 5);
     large.block(3, 4, 9, 13) = full.keep;
-    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(large.block(3, 4, 9, 13))), full.run(reference)));
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(large.block(3, 4, 9, 13))),
+               full.run(reference)));
   }
 }
 
@@ -74,7 +86,8 @@ TEST_CASE("a term must have the sizes of the call, an empty one too") {
   const auto refused = [&](const auto& term, const std::vector<std::string>& words) {
     std::vector<std::string> all = words;
     all.push_back("heed::attention_with_lse: ");
-    testing::check_refused([&] { heed::attention_with_lse(e.query, e.key, e.value, {}, term); }, all);
+    testing::check_refused([&] { heed::attention_with_lse(e.query, e.key, e.value, {}, term); },
+                           all);
   };
   std::vector<heed::size_type> reserved;
   reserved.reserve(4);
@@ -98,17 +111,23 @@ TEST_CASE("a term at a null pointer is refused, with its sizes") {
   const example<double> e(5, 6, 4, 3);
   const auto refused = [&](const auto& term, const std::vector<std::string>& words) {
     testing::check_refused([&] { heed::attention(e.query, e.key, e.value, {}, term); }, words);
-    testing::check_refused([&] { heed::reference_attention(e.query, e.key, e.value, {}, term); }, words);
+    testing::check_refused([&] { heed::reference_attention(e.query, e.key, e.value, {}, term); },
+                           words);
   };
   double* const nowhere = nullptr;
   heed::index_list list;
   list.size = 1;
-  refused(heed::keep(heed::bhnd(static_cast<const bool*>(nullptr), 1, 1, 5, 6)), {"keep: a null pointer to 1 x 1 x 5 x 6"});
-  refused(heed::keep_bits(heed::bhnd(static_cast<const std::uint8_t*>(nullptr), 1, 1, 5, 1), 6), {"keep_bits: a null pointer"});
+  refused(heed::keep(heed::bhnd(static_cast<const bool*>(nullptr), 1, 1, 5, 6)),
+          {"keep: a null pointer to 1 x 1 x 5 x 6"});
+  refused(heed::keep_bits(heed::bhnd(static_cast<const std::uint8_t*>(nullptr), 1, 1, 5, 1), 6),
+          {"keep_bits: a null pointer"});
   refused(heed::bias(heed::bhnd(nowhere, 1, 1, 5, 6)), {"bias: a null pointer to 1 x 1 x 5 x 6"});
-  refused(heed::alibi(Eigen::Map<heed::row_vector<double>>(nowhere, 1)), {"alibi: slopes: a null pointer"});
-  refused(heed::sinks(Eigen::Map<heed::row_vector<double>>(nowhere, 1)), {"sinks: logits: a null pointer"});
-  refused(heed::logit_scales(Eigen::Map<heed::row_vector<double>>(nowhere, 1)), {"logit_scales: factors: a null pointer"});
+  refused(heed::alibi(Eigen::Map<heed::row_vector<double>>(nowhere, 1)),
+          {"alibi: slopes: a null pointer"});
+  refused(heed::sinks(Eigen::Map<heed::row_vector<double>>(nowhere, 1)),
+          {"sinks: logits: a null pointer"});
+  refused(heed::logit_scales(Eigen::Map<heed::row_vector<double>>(nowhere, 1)),
+          {"logit_scales: factors: a null pointer"});
   refused(heed::key_lengths(list), {"key_lengths", "1 entries at a null address"});
 }
 
@@ -117,10 +136,12 @@ TEST_CASE("a sink that is no score is refused, one of -infinity is none") {
   const testing::mask nothing = testing::mask::Constant(5, 6, false);
   const auto with = [&](float logit) {
     const heed::row_vector<float> logits = heed::row_vector<float>::Constant(1, logit);
-    return heed::attention_with_lse(e.query, e.key, e.value, {}, heed::sinks(logits), heed::keep(nothing));
+    return heed::attention_with_lse(e.query, e.key, e.value, {}, heed::sinks(logits),
+                                    heed::keep(nothing));
   };
   for (const float wrong : {float(infinity), 3e38f, -3e38f, std::numeric_limits<float>::lowest()})
-    testing::check_refused([&] { with(wrong); }, {"heed::attention_with_lse: sinks: logit 0 is", "2.35866e+38"});
+    testing::check_refused([&] { with(wrong); },
+                           {"heed::attention_with_lse: sinks: logit 0 is", "2.35866e+38"});
   CHECK(with(-2.3e38f).lse(4) == -2.3e38f);
   CHECK(with(2.3e38f).lse(4) == 2.3e38f);
   CHECK(with(float(-infinity)).lse(4) == float(-infinity));
@@ -134,7 +155,8 @@ TEST_CASE("a factor that makes the scale more than a score may be is refused") {
     return heed::attention(e.query, e.key, e.value, e.options, heed::logit_scales(factors));
   };
   for (const float wrong : {1e38f, -1e38f, float(infinity)})
-    testing::check_refused([&] { with(wrong); }, {"heed::attention: logit_scales: factor 0 is", "the scale 10", "2.35866e+38"});
+    testing::check_refused([&] { with(wrong); }, {"heed::attention: logit_scales: factor 0 is",
+                                                  "the scale 10", "2.35866e+38"});
   CHECK(with(1e37f).rows() == 5);
 }
 
@@ -144,18 +166,27 @@ TEST_CASE("an output at a null pointer is refused, an lse of sizes too") {
   heed::row_vector<double> numbers(15);
   const auto query = heed::view(e.query), key = heed::view(e.key), value = heed::view(e.value);
   double* const nowhere = nullptr;
-  testing::check_refused([&] { heed::multi_head_attention_into(query, key, value, heed::bhnd(nowhere, 1, 1, 5, 3), {}, {}, memory); },
-                         {"heed::multi_head_attention_into: out: a null pointer to 1 x 1 x 5 x 3"});
+  testing::check_refused(
+      [&] {
+        heed::multi_head_attention_into(query, key, value, heed::bhnd(nowhere, 1, 1, 5, 3), {}, {},
+                                        memory);
+      },
+      {"heed::multi_head_attention_into: out: a null pointer to 1 x 1 x 5 x 3"});
   const auto out = heed::bhnd(numbers.data(), 1, 1, 5, 3);
-  testing::check_refused([&] { heed::multi_head_attention_into(query, key, value, out, heed::bhnd(nowhere, 1, 1, 5, 1), {}, memory); },
-                         {"lse: a null pointer to 1 x 1 x 5 x 1"});
+  testing::check_refused(
+      [&] {
+        heed::multi_head_attention_into(query, key, value, out, heed::bhnd(nowhere, 1, 1, 5, 1), {},
+                                        memory);
+      },
+      {"lse: a null pointer to 1 x 1 x 5 x 1"});
 }
 
 TEST_CASE("an empty call takes the empty terms of its sizes") {
   const example<double> e(0, 0, 4, 3);
   const testing::mask kept(0, 0);
   const heed::rows<double> biases(0, 0);
-  const auto result = heed::attention_with_lse(e.query, e.key, e.value, {}, heed::keep(kept), heed::bias(biases));
+  const auto result =
+      heed::attention_with_lse(e.query, e.key, e.value, {}, heed::keep(kept), heed::bias(biases));
   CHECK(result.out.rows() == 0);
 }
 
@@ -164,12 +195,17 @@ TEST_CASE("when(false, term) leaves a term out, when(true, term) does not") {
   masked.keep = testing::random_mask(5, 6, 9);
   masked.slopes = heed::row_vector<double>::Constant(1, 0.5);
   const auto with = [&](bool given) {
-    const auto zero = [](double, heed::size_type, heed::size_type, heed::size_type, heed::size_type) { return 0.0; };
-    return heed::attention_with_lse(e.query, e.key, e.value, {}, heed::when(given, heed::keep(masked.keep)),
-                                    heed::when(given, heed::alibi(masked.slopes)), heed::when(false, heed::score_function(zero)));
+    const auto zero = [](double, heed::size_type, heed::size_type, heed::size_type,
+                         heed::size_type) { return 0.0; };
+    return heed::attention_with_lse(e.query, e.key, e.value, {},
+                                    heed::when(given, heed::keep(masked.keep)),
+                                    heed::when(given, heed::alibi(masked.slopes)),
+                                    heed::when(false, heed::score_function(zero)));
   };
   CHECK(same(with(false), heed::attention_with_lse(e.query, e.key, e.value)));
-  CHECK(same(with(true), heed::attention_with_lse(e.query, e.key, e.value, {}, heed::keep(masked.keep), heed::alibi(masked.slopes))));
+  CHECK(same(with(true),
+             heed::attention_with_lse(e.query, e.key, e.value, {}, heed::keep(masked.keep),
+                                      heed::alibi(masked.slopes))));
 }
 
 TEST_CASE("keep_bits holds one pair a bit, the lowest first") {
@@ -179,8 +215,10 @@ TEST_CASE("keep_bits holds one pair a bit, the lowest first") {
   bytes.setZero();
   for (heed::size_type i = 0; i < 9; ++i)
     for (heed::size_type j = 0; j < 21; ++j)
-      if (e.keep(i, j)) bytes(i, j / 8) = static_cast<std::uint8_t>(bytes(i, j / 8) | (1 << (j % 8)));
-  const auto bits = reference(e.query, e.key, e.value, e.options, heed::keep_bits(heed::view(bytes), 21));
+      if (e.keep(i, j))
+        bytes(i, j / 8) = static_cast<std::uint8_t>(bytes(i, j / 8) | (1 << (j % 8)));
+  const auto bits =
+      reference(e.query, e.key, e.value, e.options, heed::keep_bits(heed::view(bytes), 21));
   CHECK(same(bits, e.run(reference)));
 }
 
@@ -198,34 +236,42 @@ TEST_CASE("bytes that are not 0 attend as bools that are true do") {
     const heed::rows<std::int8_t> row = bytes.row(0).cast<std::int8_t>();
     const auto bools = e.run(reference);
     CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(bytes)), bools));
-    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(heed::view(chars))), bools));
+    CHECK(
+        same(reference(e.query, e.key, e.value, e.options, heed::keep(heed::view(chars))), bools));
     example<double> of_row = e;
     of_row.keep = e.keep.row(0).replicate(n_q, 1);
-    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(row)), of_row.run(reference)));
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::keep(row)),
+               of_row.run(reference)));
     for (const heed::isa target : heed::available_isas()) {
       heed::attention_options options = e.options;
       options.execution.target = target;
-      const auto shown = [](heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return j < 32 || i % 3 == 0; };
+      const auto shown = [](heed::size_type, heed::size_type, heed::size_type i,
+                            heed::size_type j) { return j < 32 || i % 3 == 0; };
       const auto blocks = heed::block_mask::of(shown, 1, 1, n_q, 70, 16, 16);
       CAPTURE(heed::name(target), n_q);
       CHECK(same(heed::attention_with_lse(e.query, e.key, e.value, options, heed::keep(bytes)),
                  heed::attention_with_lse(e.query, e.key, e.value, options, heed::keep(e.keep))));
-      CHECK(same(heed::attention_with_lse(e.query, e.key, e.value, options, heed::keep(bytes), heed::mask_function(shown, blocks)),
-                 heed::attention_with_lse(e.query, e.key, e.value, options, heed::keep(e.keep), heed::mask_function(shown, blocks))));
+      CHECK(same(heed::attention_with_lse(e.query, e.key, e.value, options, heed::keep(bytes),
+                                          heed::mask_function(shown, blocks)),
+                 heed::attention_with_lse(e.query, e.key, e.value, options, heed::keep(e.keep),
+                                          heed::mask_function(shown, blocks))));
     }
   }
   const example<double> e(5, 6, 4, 3);
   const heed::rows<std::uint8_t> tall = heed::rows<std::uint8_t>::Ones(6, 6);
-  testing::check_refused([&] { heed::attention(e.query, e.key, e.value, {}, heed::keep(tall)); }, {"keep has n_q 6", "5"});
+  testing::check_refused([&] { heed::attention(e.query, e.key, e.value, {}, heed::keep(tall)); },
+                         {"keep has n_q 6", "5"});
 }
 
 TEST_CASE("lists of integers of 32 bits serve as those of 64 do") {
   example<double> e(5, 70, 8, 4);
   e.key_lengths = {33};
   const std::vector<std::int32_t> lengths{33}, wrong{71};
-  CHECK(same(reference(e.query, e.key, e.value, e.options, heed::key_lengths(lengths)), e.run(reference)));
-  testing::check_refused([&] { heed::attention(e.query, e.key, e.value, {}, heed::key_lengths(wrong)); },
-                         {"key_lengths: entry 0 is 71, but kv_length is 70"});
+  CHECK(same(reference(e.query, e.key, e.value, e.options, heed::key_lengths(lengths)),
+             e.run(reference)));
+  testing::check_refused(
+      [&] { heed::attention(e.query, e.key, e.value, {}, heed::key_lengths(wrong)); },
+      {"key_lengths: entry 0 is 71, but kv_length is 70"});
 }
 
 TEST_CASE("a repeated bias or keep serves the entries of a batch in turn") {
@@ -251,24 +297,28 @@ TEST_CASE("a repeated bias or keep serves the entries of a batch in turn") {
     return out;
   };
   for (const bool fused : {false, true}) {
-    const heed::rows<double> all =
-        run(fused, tensor, heed::bias(heed::repeated(bias, images)), heed::keep(heed::repeated(keep, images)));
-    CHECK(run(fused, tensor, heed::bias(heed::repeated(bias, images)), heed::keep(heed::repeated(keep_bytes, images))) == all);
+    const heed::rows<double> all = run(fused, tensor, heed::bias(heed::repeated(bias, images)),
+                                       heed::keep(heed::repeated(keep, images)));
+    CHECK(run(fused, tensor, heed::bias(heed::repeated(bias, images)),
+              heed::keep(heed::repeated(keep_bytes, images))) == all);
     for (heed::size_type image = 0; image < images; ++image) {
       auto part = tensor;
       part.data += image * windows * tensor.batch_stride;
       part.batch = windows;
-      CHECK(all.middleRows(image * windows * heads * n, windows * heads * n) == run(fused, part, heed::bias(bias), heed::keep(keep)));
+      CHECK(all.middleRows(image * windows * heads * n, windows * heads * n) ==
+            run(fused, part, heed::bias(bias), heed::keep(keep)));
     }
   }
   const auto refused = [&](const auto& term, const std::vector<std::string>& words) {
     testing::check_refused([&] { run(true, tensor, term); }, words);
   };
   refused(heed::bias(bias), {"bias has batch 2", "6"});  // never silently
-  refused(heed::bias(heed::repeated(bias, 2)), {"bias has batch 2 repeated 2 times", "the call's batch 6"});
+  refused(heed::bias(heed::repeated(bias, 2)),
+          {"bias has batch 2 repeated 2 times", "the call's batch 6"});
   refused(heed::keep(heed::repeated(keep, 0)), {"keep has batch 2 repeated 0 times", "6"});
   refused(heed::keep(heed::repeated(keep_bytes, -3)), {"keep has batch 2 repeated -3 times", "6"});
-  refused(heed::bias(heed::repeated(bias, heed::size_type(1) << 62)), {"bias has batch 2 repeated", "6"});
+  refused(heed::bias(heed::repeated(bias, heed::size_type(1) << 62)),
+          {"bias has batch 2 repeated", "6"});
 }
 
 TEST_CASE("masks compose by AND") {
@@ -280,36 +330,46 @@ TEST_CASE("masks compose by AND") {
   CHECK(same(e.run(reference), both.run(reference)));
 }
 
-TEST_CASE("a score function and a mask function say with code what bias and keep say with numbers") {
+TEST_CASE(
+    "a score function and a mask function say with code what bias and keep say with numbers") {
   example<double> e(9, 13, 8, 4);
   SECTION("score function") {
     e.bias = testing::random_rows<double>(9, 13, 8);
-    const auto add = [&](double score, heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return score + e.bias(i, j); };
-    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::score_function(add)), e.run(reference)));
+    const auto add = [&](double score, heed::size_type, heed::size_type, heed::size_type i,
+                         heed::size_type j) { return score + e.bias(i, j); };
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::score_function(add)),
+               e.run(reference)));
   }
   SECTION("mask function") {
     e.keep = testing::random_mask(9, 13, 9);
-    const auto kept = [&](heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) { return e.keep(i, j); };
-    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::mask_function(kept)), e.run(reference)));
+    const auto kept = [&](heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) {
+      return e.keep(i, j);
+    };
+    CHECK(same(reference(e.query, e.key, e.value, e.options, heed::mask_function(kept)),
+               e.run(reference)));
   }
 }
 
 TEST_CASE("a plain function serves as a lambda does") {
   const example<double> e(40, 50, 8, 4);
-  const auto halve = [](double score, heed::size_type b, heed::size_type h, heed::size_type i, heed::size_type j) {
-    return halve_to_the_right(score, b, h, i, j);
-  };
-  const auto three = [](heed::size_type b, heed::size_type h, heed::size_type i, heed::size_type j) { return one_of_three(b, h, i, j); };
+  const auto halve = [](double score, heed::size_type b, heed::size_type h, heed::size_type i,
+                        heed::size_type j) { return halve_to_the_right(score, b, h, i, j); };
+  const auto three = [](heed::size_type b, heed::size_type h, heed::size_type i,
+                        heed::size_type j) { return one_of_three(b, h, i, j); };
   const auto pointer = &one_of_three;
-  const auto run = [&](const auto&... terms) { return heed::attention_with_lse(e.query, e.key, e.value, e.options, terms...); };
+  const auto run = [&](const auto&... terms) {
+    return heed::attention_with_lse(e.query, e.key, e.value, e.options, terms...);
+  };
   CHECK(same(run(heed::score_function(halve_to_the_right)), run(heed::score_function(halve))));
   CHECK(same(run(heed::mask_function(one_of_three)), run(heed::mask_function(three))));
   CHECK(same(run(heed::mask_function(pointer)), run(heed::mask_function(three))));
   const auto blocks = heed::block_mask::of(one_of_three, 1, 1, 40, 50, 8, 8);
-  CHECK(same(run(heed::mask_function(one_of_three, blocks)), run(heed::mask_function(three, blocks))));
-  CHECK(
-      same(reference(e.query, e.key, e.value, e.options, heed::mask_function(one_of_three), heed::score_function(halve_to_the_right)),
-           reference(e.query, e.key, e.value, e.options, heed::mask_function(three), heed::score_function(halve))));
+  CHECK(same(run(heed::mask_function(one_of_three, blocks)),
+             run(heed::mask_function(three, blocks))));
+  CHECK(same(reference(e.query, e.key, e.value, e.options, heed::mask_function(one_of_three),
+                       heed::score_function(halve_to_the_right)),
+             reference(e.query, e.key, e.value, e.options, heed::mask_function(three),
+                       heed::score_function(halve))));
 }
 
 TEST_CASE("a logit scale multiplies the scale of its head") {
@@ -317,37 +377,48 @@ TEST_CASE("a logit scale multiplies the scale of its head") {
   const Eigen::VectorXd factors = Eigen::VectorXd::Constant(1, 0.5);
   heed::attention_options options;
   options.scale = 0.25;
-  CHECK(same(reference(e.query, e.key, e.value, e.options, heed::logit_scales(factors)), reference(e.query, e.key, e.value, options)));
+  CHECK(same(reference(e.query, e.key, e.value, e.options, heed::logit_scales(factors)),
+             reference(e.query, e.key, e.value, options)));
 }
 
 TEST_CASE("a term of each head and batch entry reaches its own") {
-  // two batch entries of two heads that all hold the same numbers: what differs comes from the terms
+  // two batch entries of two heads that all hold the same numbers: what differs comes from the
+  // terms
   const example<double> e(5, 7, 4, 3);
   auto query = heed::view(e.query), key = heed::view(e.key), value = heed::view(e.value);
   for (auto* tensor : {&query, &key, &value}) tensor->batch = tensor->heads = 2;
   const auto run = [&](const auto&... terms) {
     heed::rows<double> out(4 * 5, 3);
-    heed::reference_multi_head_attention_into(query, key, value,
-                                              heed::bhnd(out.data(), heed::size_type(2), heed::size_type(2), heed::size_type(5), heed::size_type(3)),
-                                              {}, heed::attention_options(), terms...);
+    heed::reference_multi_head_attention_into(
+        query, key, value,
+        heed::bhnd(out.data(), heed::size_type(2), heed::size_type(2), heed::size_type(5),
+                   heed::size_type(3)),
+        {}, heed::attention_options(), terms...);
     return out;
   };
   const auto part = [](const heed::rows<double>& out, heed::size_type b, heed::size_type h) {
     return out.middleRows((b * 2 + h) * 5, 5).eval();
   };
-  const auto single = [&](const auto& term) { return heed::reference_attention(e.query, e.key, e.value, {}, term); };
+  const auto single = [&](const auto& term) {
+    return heed::reference_attention(e.query, e.key, e.value, {}, term);
+  };
 
   SECTION("bias of each head") {
     const heed::rows<double> numbers = testing::random_rows<double>(2 * 5, 7, 1);
-    const auto out = run(heed::bias(heed::bhnd(numbers.data(), heed::size_type(1), heed::size_type(2), heed::size_type(5), heed::size_type(7))));
+    const auto out =
+        run(heed::bias(heed::bhnd(numbers.data(), heed::size_type(1), heed::size_type(2),
+                                  heed::size_type(5), heed::size_type(7))));
     for (heed::size_type b = 0; b < 2; ++b)
-      for (heed::size_type h = 0; h < 2; ++h) CHECK(part(out, b, h) == single(heed::bias(numbers.middleRows(h * 5, 5))));
+      for (heed::size_type h = 0; h < 2; ++h)
+        CHECK(part(out, b, h) == single(heed::bias(numbers.middleRows(h * 5, 5))));
   }
   SECTION("keep of each batch entry") {
     const testing::mask keep = testing::random_mask(2 * 5, 7, 1);
-    const auto out = run(heed::keep(heed::bhnd(keep.data(), heed::size_type(2), heed::size_type(1), heed::size_type(5), heed::size_type(7))));
+    const auto out = run(heed::keep(heed::bhnd(keep.data(), heed::size_type(2), heed::size_type(1),
+                                               heed::size_type(5), heed::size_type(7))));
     for (heed::size_type b = 0; b < 2; ++b)
-      for (heed::size_type h = 0; h < 2; ++h) CHECK(part(out, b, h) == single(heed::keep(keep.middleRows(b * 5, 5))));
+      for (heed::size_type h = 0; h < 2; ++h)
+        CHECK(part(out, b, h) == single(heed::keep(keep.middleRows(b * 5, 5))));
   }
   SECTION("alibi and sinks of each head, lengths of each batch entry") {
     const Eigen::Vector2d slopes(0.25, 1), logits(-1, 1);
@@ -356,8 +427,9 @@ TEST_CASE("a term of each head and batch entry reaches its own") {
     for (heed::size_type b = 0; b < 2; ++b)
       for (heed::size_type h = 0; h < 2; ++h) {
         const heed::size_type n = lengths[static_cast<std::size_t>(b)];
-        const auto one = heed::reference_attention(e.query, e.key.topRows(n), e.value.topRows(n), {},
-                                                   heed::alibi(slopes.segment<1>(h)), heed::sinks(logits.segment<1>(h)));
+        const auto one = heed::reference_attention(e.query, e.key.topRows(n), e.value.topRows(n),
+                                                   {}, heed::alibi(slopes.segment<1>(h)),
+                                                   heed::sinks(logits.segment<1>(h)));
         CHECK(part(out, b, h) == one);
       }
   }
@@ -366,19 +438,24 @@ TEST_CASE("a term of each head and batch entry reaches its own") {
 TEST_CASE("a term that does not fit is refused") {
   const example<double> e(5, 7, 4, 3);
   const auto refuse = [&](const auto& term, const std::vector<std::string>& words) {
-    testing::check_refused([&] { heed::attention(e.query, e.key, e.value, e.options, term); }, words);
-    testing::check_refused([&] { heed::reference_attention(e.query, e.key, e.value, e.options, term); }, words);
+    testing::check_refused([&] { heed::attention(e.query, e.key, e.value, e.options, term); },
+                           words);
+    testing::check_refused(
+        [&] { heed::reference_attention(e.query, e.key, e.value, e.options, term); }, words);
   };
-  const testing::mask wide = testing::mask::Constant(5, 8, true), tall = testing::mask::Constant(6, 7, true);
+  const testing::mask wide = testing::mask::Constant(5, 8, true),
+                      tall = testing::mask::Constant(6, 7, true);
   const Eigen::MatrixXd bias = Eigen::MatrixXd::Zero(2, 7);
   const Eigen::Vector2d two(1, 1);
   const std::vector<heed::size_type> negative{-1}, long_length{8}, many{7, 7};
   refuse(heed::keep(wide), {"attention: keep", "n_kv 8", "n_kv 7"});
   refuse(heed::keep(tall), {"attention: keep", "n_q 6", "n_q 5"});
   refuse(heed::bias(bias), {"attention: bias", "n_q 2", "n_q 5"});
-  refuse(heed::bias(heed::bhnd(two.data(), heed::size_type(2), heed::size_type(1), heed::size_type(1), heed::size_type(1))),
+  refuse(heed::bias(heed::bhnd(two.data(), heed::size_type(2), heed::size_type(1),
+                               heed::size_type(1), heed::size_type(1))),
          {"attention: bias", "batch 2", "batch 1"});
-  refuse(heed::bias(heed::bhnd(two.data(), heed::size_type(1), heed::size_type(2), heed::size_type(1), heed::size_type(1))),
+  refuse(heed::bias(heed::bhnd(two.data(), heed::size_type(1), heed::size_type(2),
+                               heed::size_type(1), heed::size_type(1))),
          {"attention: bias", "num_heads 2", "num_heads 1"});
   refuse(heed::alibi(two), {"attention: alibi", "2", "num_heads 1"});
   refuse(heed::sinks(two), {"attention: sinks", "2", "num_heads 1"});
@@ -391,7 +468,8 @@ TEST_CASE("a term that does not fit is refused") {
 // As masks for padding are written elsewhere: 2^128 in units of log 2 would be infinite.
 TEST_CASE("the lowest finite score hides nothing: a row of them is the mean of the values") {
   const float lowest = std::numeric_limits<float>::lowest();
-  const auto all_lowest = [lowest](float, heed::size_type, heed::size_type, heed::size_type, heed::size_type) { return lowest; };
+  const auto all_lowest = [lowest](float, heed::size_type, heed::size_type, heed::size_type,
+                                   heed::size_type) { return lowest; };
   for (const heed::isa target : heed::available_isas())
     for (const heed::size_type n_q : {1, 9, 60})
       for (const heed::size_type n_kv : {5, 700}) {
@@ -399,10 +477,13 @@ TEST_CASE("the lowest finite score hides nothing: a row of them is the mean of t
         const example<float> e(n_q, n_kv, 16, 8);
         heed::attention_options options;
         options.execution.target = target;
-        const heed::rows<float> mean = e.value.cast<double>().colwise().mean().cast<float>().replicate(n_q, 1);
+        const heed::rows<float> mean =
+            e.value.cast<double>().colwise().mean().cast<float>().replicate(n_q, 1);
         const heed::rows<float> bias = heed::rows<float>::Constant(n_q, n_kv, lowest);
-        const auto by_bias = heed::attention_with_lse(e.query, e.key, e.value, options, heed::bias(bias));
-        const auto by_function = heed::attention_with_lse(e.query, e.key, e.value, options, heed::score_function(all_lowest));
+        const auto by_bias =
+            heed::attention_with_lse(e.query, e.key, e.value, options, heed::bias(bias));
+        const auto by_function = heed::attention_with_lse(e.query, e.key, e.value, options,
+                                                          heed::score_function(all_lowest));
         // n additions of numbers below 1, each rounded to 2^-24
         const float bound = float(n_kv) * 0x1p-24f * e.value.cwiseAbs().maxCoeff();
         CHECK((by_bias.out - mean).cwiseAbs().maxCoeff() <= bound);

@@ -7,8 +7,9 @@
 #include "support/isas.hpp"
 #include "support/variations.hpp"
 
-// Users enable floating-point exceptions to find their own mistakes: no call raises invalid or division by zero for finite inputs. The
-// flags are looked at after each call, which says which one it was; a trap would be taken at the same instructions.
+// Users enable floating-point exceptions to find their own mistakes: no call raises invalid or
+// division by zero for finite inputs. The flags are looked at after each call, which says which one
+// it was; a trap would be taken at the same instructions.
 
 namespace {
 
@@ -18,7 +19,8 @@ std::string raised_by(const Call& call) {
   std::feclearexcept(FE_ALL_EXCEPT);
   call();
   const int raised = std::fetestexcept(FE_INVALID | FE_DIVBYZERO);
-  return std::string(raised & FE_INVALID ? "invalid " : "") + (raised & FE_DIVBYZERO ? "division by zero" : "");
+  return std::string(raised & FE_INVALID ? "invalid " : "") +
+         (raised & FE_DIVBYZERO ? "division by zero" : "");
 }
 
 /// Scratch memory holds whatever was there before: signalling NaNs are the worst that it can be.
@@ -31,30 +33,37 @@ void poison(heed::workspace& memory) {
 template <typename Scalar>
 void check_attention(heed::isa target) {
   std::vector<testing::sizes> all = testing::edge_sizes();
-  for (const testing::sizes& more : {testing::sizes{70, 70, 64, 64}, {1, 700, 64, 64}, {3, 900, 64, 48}, {130, 260, 128, 128}})
+  for (const testing::sizes& more :
+       {testing::sizes{70, 70, 64, 64}, {1, 700, 64, 64}, {3, 900, 64, 48}, {130, 260, 128, 128}})
     all.push_back(more);
   for (const testing::sizes& s : all)
-    testing::for_each_variation<Scalar>(s, [&](const testing::example<Scalar>& e, const std::string& name) {
-      INFO(name << ", " << s.n_q << " x " << s.n_kv << ", d " << s.d_k << ", " << s.d_v << ", " << testing::name_of(target));
-      heed::attention_result<Scalar> result(s.n_q, s.d_v);
-      heed::workspace memory;
-      poison(memory);
-      CHECK(raised_by([&] {
-              e.run([&](const auto& query, const auto& key, const auto& value, heed::attention_options options, const auto&... terms) {
-                options.execution.target = target;
-                heed::attention_into(query, key, value, result.out, result.lse, options, memory, terms...);
-              });
-            }) == "");
-    });
+    testing::for_each_variation<Scalar>(
+        s, [&](const testing::example<Scalar>& e, const std::string& name) {
+          INFO(name << ", " << s.n_q << " x " << s.n_kv << ", d " << s.d_k << ", " << s.d_v << ", "
+                    << testing::name_of(target));
+          heed::attention_result<Scalar> result(s.n_q, s.d_v);
+          heed::workspace memory;
+          poison(memory);
+          CHECK(raised_by([&] {
+                  e.run([&](const auto& query, const auto& key, const auto& value,
+                            heed::attention_options options, const auto&... terms) {
+                    options.execution.target = target;
+                    heed::attention_into(query, key, value, result.out, result.lse, options, memory,
+                                         terms...);
+                  });
+                }) == "");
+        });
 }
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("attention raises no invalid operation and no division by zero", "", float, double, Eigen::bfloat16, Eigen::half) {
+TEMPLATE_TEST_CASE("attention raises no invalid operation and no division by zero", "", float,
+                   double, Eigen::bfloat16, Eigen::half) {
   for (const heed::isa target : testing::isas()) check_attention<TestType>(target);
 }
 
-TEMPLATE_TEST_CASE("projections, caches and linear forms raise none either", "", float, double, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("projections, caches and linear forms raise none either", "", float, double,
+                   Eigen::bfloat16) {
   using Scalar = TestType;
   using Acc = heed::accumulator_t<Scalar>;
   constexpr heed::size_type n = 70, d = 20;
@@ -70,21 +79,25 @@ TEMPLATE_TEST_CASE("projections, caches and linear forms raise none either", "",
     CHECK(raised_by([&] { heed::project(x.topRows(3), w, options); }) == "");
     const heed::row_vector<Acc> slopes = heed::row_vector<Acc>::Constant(1, Acc(0.25));
     CHECK(raised_by([&] {
-            heed::attention_with_weights(x, y, z, options, heed::alibi(slopes), heed::dropout(0.3, 7),
-                                         heed::score_function([](auto score, auto, auto, auto i, auto j) {
-                                           return i == j ? -std::numeric_limits<decltype(score)>::infinity() : score;
-                                         }),
-                                         heed::mask_function([](auto, auto, auto i, auto j) { return (i + j) % 3 != 0; }));
+            heed::attention_with_weights(
+                x, y, z, options, heed::alibi(slopes), heed::dropout(0.3, 7),
+                heed::score_function([](auto score, auto, auto, auto i, auto j) {
+                  return i == j ? -std::numeric_limits<decltype(score)>::infinity() : score;
+                }),
+                heed::mask_function([](auto, auto, auto i, auto j) { return (i + j) % 3 != 0; }));
           }) == "");
 
     heed::rows<Scalar> out(n, d), few(3, d);
     heed::workspace memory;
     poison(memory);
-    heed::kv_cache<std::conditional_t<std::is_same<Scalar, double>::value, double, std::int8_t>> cache(1, 1, d, d);
+    heed::kv_cache<std::conditional_t<std::is_same<Scalar, double>::value, double, std::int8_t>>
+        cache(1, 1, d, d);
     CHECK(raised_by([&] {
             cache.append(heed::view(y), heed::view(z));
-            heed::cached_attention_into(heed::view(x), cache, heed::writable_view(out), {}, options, memory);
-            heed::cached_attention_into(heed::view(x.topRows(1)), cache, heed::writable_view(few.topRows(1)), {}, options, memory);
+            heed::cached_attention_into(heed::view(x), cache, heed::writable_view(out), {}, options,
+                                        memory);
+            heed::cached_attention_into(heed::view(x.topRows(1)), cache,
+                                        heed::writable_view(few.topRows(1)), {}, options, memory);
           }) == "");
 
     const heed::rows<Acc> gates = testing::random_rows<Acc>(n, d, 5).cwiseAbs() * Acc(-30);
@@ -100,13 +113,16 @@ TEMPLATE_TEST_CASE("projections, caches and linear forms raise none either", "",
       gate.cols = (std::max)(columns, heed::size_type(1));
       poison(memory);
       CHECK(raised_by([&] {
-              heed::multi_head_linear_attention_into(heed::view(x), heed::view(y), heed::view(z), heed::writable_view(out), linear,
-                                                     memory, heed::when(columns > 0, heed::log_gate(gate)), heed::carry(state));
+              heed::multi_head_linear_attention_into(
+                  heed::view(x), heed::view(y), heed::view(z), heed::writable_view(out), linear,
+                  memory, heed::when(columns > 0, heed::log_gate(gate)), heed::carry(state));
             }) == "");
       poison(memory);
       CHECK(raised_by([&] {
-              heed::multi_head_delta_rule_into(heed::view(x), heed::view(y), heed::view(z), heed::view(beta), heed::writable_view(out),
-                                               delta, memory, heed::when(columns > 0, heed::log_gate(gate)), heed::carry(state));
+              heed::multi_head_delta_rule_into(
+                  heed::view(x), heed::view(y), heed::view(z), heed::view(beta),
+                  heed::writable_view(out), delta, memory,
+                  heed::when(columns > 0, heed::log_gate(gate)), heed::carry(state));
             }) == "");
     }
   }

@@ -1,4 +1,5 @@
-// What holds for the functions of a user on every path: for which pairs they are called, and what becomes of their exceptions.
+// What holds for the functions of a user on every path: for which pairs they are called, and what
+// becomes of their exceptions.
 
 #include <heed/heed.hpp>
 
@@ -33,8 +34,8 @@ struct batch_of_two {
   auto outs() { return heed::bhnd(out.data(), 2, 2, n_q, 4); }
 };
 
-/// Counts the pairs that it is called for and those of them that it should not be. `first_key` and `first_query` are the numbers,
-/// within the sequence, of the call's first key and query.
+/// Counts the pairs that it is called for and those of them that it should not be. `first_key` and
+/// `first_query` are the numbers, within the sequence, of the call's first key and query.
 struct record {
   heed::attention_options options;
   std::array<heed::size_type, 2> n_q, n_kv, first_key;
@@ -58,7 +59,8 @@ struct record {
 /// Runs call(terms...) with one user function after the other.
 template <typename Call>
 void check_asked(record& r, const Call& call) {
-  const auto same = [&](float score, heed::size_type b, heed::size_type, heed::size_type i, heed::size_type j) {
+  const auto same = [&](float score, heed::size_type b, heed::size_type, heed::size_type i,
+                        heed::size_type j) {
     r.look(b, i, j);
     return score;
   };
@@ -78,7 +80,8 @@ void check_asked(record& r, const Call& call) {
 /// Calls check(options) with every kind of band.
 template <typename Check>
 void for_each_band(const Check& check) {
-  for (const heed::causal causal : {heed::causal::none, heed::causal::top_left, heed::causal::bottom_right})
+  for (const heed::causal causal :
+       {heed::causal::none, heed::causal::top_left, heed::causal::bottom_right})
     for (const heed::size_type left : {-1, 0, 20})
       for (const heed::size_type right : {-1, 3}) {
         heed::attention_options options;
@@ -106,20 +109,25 @@ TEST_CASE("functions are called only for pairs that position and lengths leave v
           on.execution.target = target;
           CAPTURE(testing::name_of(target));
           check_asked(r, [&](const auto& term) {
-            heed::multi_head_attention_into(e.queries(), e.keys(), e.values(), e.outs(), {}, on, memory, heed::key_lengths(lengths),
-                                            term);
+            heed::multi_head_attention_into(e.queries(), e.keys(), e.values(), e.outs(), {}, on,
+                                            memory, heed::key_lengths(lengths), term);
           });
         }
         if (n_q * n_kv > 70 * 300) return;
         check_asked(r, [&](const auto& term) {
-          heed::reference_multi_head_attention_into(e.queries(), e.keys(), e.values(), e.outs(), {}, options,
-                                                    heed::key_lengths(lengths), term);
+          heed::reference_multi_head_attention_into(e.queries(), e.keys(), e.values(), e.outs(), {},
+                                                    options, heed::key_lengths(lengths), term);
         });
         // one head
         record one{options, {n_q, 0}, {n_kv, 0}, {0, 0}};
-        const heed::rows<float> query = e.query.topRows(n_q), key = e.key.topRows(n_kv), value = e.value.topRows(n_kv);
-        check_asked(one, [&](const auto& term) { heed::streaming_attention(query, key, value, options, term); });
-        check_asked(one, [&](const auto& term) { heed::attention_with_weights(query, key, value, options, term); });
+        const heed::rows<float> query = e.query.topRows(n_q), key = e.key.topRows(n_kv),
+                                value = e.value.topRows(n_kv);
+        check_asked(one, [&](const auto& term) {
+          heed::streaming_attention(query, key, value, options, term);
+        });
+        check_asked(one, [&](const auto& term) {
+          heed::attention_with_weights(query, key, value, options, term);
+        });
       });
     }
 }
@@ -127,15 +135,17 @@ TEST_CASE("functions are called only for pairs that position and lengths leave v
 TEST_CASE("functions are called only for pairs of their sequence in a ragged batch") {
   heed::workspace memory;
   const std::vector<heed::size_type> query_starts{0, 70, 71}, key_starts{0, 300, 1100};
-  const heed::rows<float> query = testing::random_rows<float>(2 * 71, 8, 1), key = testing::random_rows<float>(1100, 8, 2),
+  const heed::rows<float> query = testing::random_rows<float>(2 * 71, 8, 1),
+                          key = testing::random_rows<float>(1100, 8, 2),
                           value = testing::random_rows<float>(1100, 4, 3);
   heed::rows<float> out(2 * 71, 4);
   for_each_band([&](const heed::attention_options& options) {
     record r{options, {70, 1}, {300, 800}, {0, 0}};
     check_asked(r, [&](const auto& term) {
-      heed::ragged_attention_into(heed::bhnd(query.data(), 1, 2, 71, 8), heed::bhnd(key.data(), 1, 1, 1100, 8),
-                                  heed::bhnd(value.data(), 1, 1, 1100, 4), heed::bhnd(out.data(), 1, 2, 71, 4), {}, query_starts,
-                                  key_starts, options, memory, term);
+      heed::ragged_attention_into(
+          heed::bhnd(query.data(), 1, 2, 71, 8), heed::bhnd(key.data(), 1, 1, 1100, 8),
+          heed::bhnd(value.data(), 1, 1, 1100, 4), heed::bhnd(out.data(), 1, 2, 71, 4), {},
+          query_starts, key_starts, options, memory, term);
     });
   });
 }
@@ -149,34 +159,42 @@ TEST_CASE("functions are called only for visible tokens of a cache, a rolling on
       batch_of_two e(n, n);
       const auto append = [&](heed::size_type b, heed::size_type times) {
         const heed::rows<float> key = e.key.topRows(n), value = e.value.topRows(n);
-        for (heed::size_type t = 0; t < times; ++t) cache.append(b, heed::view(key), heed::view(value));
+        for (heed::size_type t = 0; t < times; ++t)
+          cache.append(b, heed::view(key), heed::view(value));
       };
       append(0, 300 / n);
       append(1, 2);
       for_each_band([&](const heed::attention_options& options) {
         if (options.causal != heed::causal::bottom_right) return;
         if (rolls && options.window_left < 0) return;
-        record r{options, {n, n}, {cache.length(0), cache.length(1)}, {cache.dropped()[0], cache.dropped()[1]}};
+        record r{options,
+                 {n, n},
+                 {cache.length(0), cache.length(1)},
+                 {cache.dropped()[0], cache.dropped()[1]}};
         r.tokens = true;
         CAPTURE(rolls, n);
-        check_asked(r,
-                    [&](const auto& term) { heed::cached_attention_into(e.queries(), cache, e.outs(), {}, options, memory, term); });
-        check_asked(r,
-                    [&](const auto& term) { heed::reference_cached_attention_into(e.queries(), cache, e.outs(), {}, options, term); });
+        check_asked(r, [&](const auto& term) {
+          heed::cached_attention_into(e.queries(), cache, e.outs(), {}, options, memory, term);
+        });
+        check_asked(r, [&](const auto& term) {
+          heed::reference_cached_attention_into(e.queries(), cache, e.outs(), {}, options, term);
+        });
       });
     }
 }
 
 TEST_CASE("what a function throws reaches the caller, who can go on") {
   const int threads = GENERATE(1, 2);
-  const heed::size_type n_q = GENERATE(heed::size_type(1), heed::size_type(100));  // decoding; blocks of queries
+  const heed::size_type n_q =
+      GENERATE(heed::size_type(1), heed::size_type(100));  // decoding; blocks of queries
   const heed::size_type n_kv = 700;
   const testing::example<float> e(n_q, n_kv, 8, 4);
   heed::attention_options options;
   options.execution.threads = threads;
   options.causal = heed::causal::bottom_right;
   std::atomic<heed::size_type> limit{n_kv / 2};
-  const auto bend = [&](float score, heed::size_type, heed::size_type, heed::size_type, heed::size_type j) {
+  const auto bend = [&](float score, heed::size_type, heed::size_type, heed::size_type,
+                        heed::size_type j) {
     if (j >= limit) throw std::out_of_range("score of key " + std::to_string(j));
     return score / 2;
   };
@@ -202,7 +220,8 @@ TEST_CASE("what a function throws reaches the caller, who can go on") {
     check_with(heed::mask_function(odd), "mask of key ");
   };
   SECTION("attention") {
-    check([&](const auto& term) { return heed::attention(e.query, e.key, e.value, options, term); });
+    check(
+        [&](const auto& term) { return heed::attention(e.query, e.key, e.value, options, term); });
   }
   SECTION("attention_into") {
     check([&](const auto& term) {
@@ -211,20 +230,27 @@ TEST_CASE("what a function throws reaches the caller, who can go on") {
     });
   }
   SECTION("the reference") {
-    check([&](const auto& term) { return heed::reference_attention(e.query, e.key, e.value, options, term); });
+    check([&](const auto& term) {
+      return heed::reference_attention(e.query, e.key, e.value, options, term);
+    });
   }
   SECTION("the streaming form") {
-    check([&](const auto& term) { return heed::streaming_attention(e.query, e.key, e.value, options, term); });
+    check([&](const auto& term) {
+      return heed::streaming_attention(e.query, e.key, e.value, options, term);
+    });
   }
   SECTION("weights") {
     const heed::row_vector<float> any = heed::row_vector<float>::Zero(n_q);
-    check([&](const auto& term) { return heed::attention_weights(e.query, e.key, any, 0, n_q, options, term); });
+    check([&](const auto& term) {
+      return heed::attention_weights(e.query, e.key, any, 0, n_q, options, term);
+    });
   }
   SECTION("a ragged batch") {
     const std::vector<heed::size_type> query_starts{0, n_q}, key_starts{0, n_kv};
     check([&](const auto& term) {
-      heed::ragged_attention_into(heed::view(e.query), heed::view(e.key), heed::view(e.value), heed::writable_view(out),
-                                  heed::writable_view(lse), query_starts, key_starts, options, memory, term);
+      heed::ragged_attention_into(heed::view(e.query), heed::view(e.key), heed::view(e.value),
+                                  heed::writable_view(out), heed::writable_view(lse), query_starts,
+                                  key_starts, options, memory, term);
       return out;
     });
   }
@@ -232,7 +258,8 @@ TEST_CASE("what a function throws reaches the caller, who can go on") {
     heed::kv_cache<float> cache(1, 1, 8, 4);
     cache.append(heed::view(e.key), heed::view(e.value));
     check([&](const auto& term) {
-      heed::cached_attention_into(heed::view(e.query), cache, heed::writable_view(out), {}, options, memory, term);
+      heed::cached_attention_into(heed::view(e.query), cache, heed::writable_view(out), {}, options,
+                                  memory, term);
       return out;
     });
     CHECK(cache.length(0) == n_kv);

@@ -1,5 +1,5 @@
-// The promise of attention_into: nothing is allocated once the workspace has grown; and of workspaces and caches that cannot grow.
-// test_allocations.cpp has the other calls.
+// The promise of attention_into: nothing is allocated once the workspace has grown; and of
+// workspaces and caches that cannot grow. test_allocations.cpp has the other calls.
 
 #include "support/allocations_of.hpp"
 
@@ -33,13 +33,15 @@ using testing::allocations_of;
 
 TEST_CASE("the counters see what they are there for") {
   CHECK(allocations_of([] {}) == 0);
-  CHECK(allocations_of([] { ::operator delete(::operator new(8)); }) == 1);  // a call, which a compiler may not leave out
+  CHECK(allocations_of([] { ::operator delete(::operator new(8)); }) ==
+        1);  // a call, which a compiler may not leave out
   CHECK(allocations_of([] { Eigen::VectorXf(100).setZero(); }) == 1);
   const testing::example<float> e(20, 30, 8, 4);
   CHECK(allocations_of([&] { heed::reference_attention(e.query, e.key, e.value); }) > 0);
 }
 
-TEMPLATE_TEST_CASE("attention_into allocates nothing once its workspace has grown", "", float, double, Eigen::bfloat16, Eigen::half) {
+TEMPLATE_TEST_CASE("attention_into allocates nothing once its workspace has grown", "", float,
+                   double, Eigen::bfloat16, Eigen::half) {
   for (const heed::isa target : testing::isas())
     for (const heed::size_type n_q : {1, 5, 100})
       for (const heed::causal causal : {heed::causal::none, heed::causal::bottom_right}) {
@@ -54,8 +56,8 @@ TEMPLATE_TEST_CASE("attention_into allocates nothing once its workspace has grow
             e.key;  // what must be packed is packed in the workspace
         heed::workspace memory;
         const auto call = [&] {
-          heed::attention_into(e.query, columns, e.value, result.out, result.lse, e.options, memory, heed::bias(e.bias),
-                               heed::keep(e.keep));
+          heed::attention_into(e.query, columns, e.value, result.out, result.lse, e.options, memory,
+                               heed::bias(e.bias), heed::keep(e.keep));
         };
         call();
         CHECK(allocations_of(call) == 0);
@@ -83,7 +85,8 @@ TEST_CASE("multi_head_attention_into allocates nothing once its workspace has gr
 TEST_CASE("a workspace gives aligned memory and grows to the largest need") {
   heed::workspace memory;
   CHECK(memory.capacity() == 0);
-  for (const heed::size_type bytes : {1, 1000, 10}) CHECK(reinterpret_cast<std::uintptr_t>(memory.reserve(bytes)) % 64 == 0);
+  for (const heed::size_type bytes : {1, 1000, 10})
+    CHECK(reinterpret_cast<std::uintptr_t>(memory.reserve(bytes)) % 64 == 0);
   CHECK(memory.capacity() == 1000);
   const long before = testing::allocations;
   memory.reserve(1000);
@@ -119,7 +122,8 @@ TEST_CASE("a workspace that could not grow, or was moved from, can be used again
 
 TEST_CASE("a cache that could not grow is as it was") {
   const std::vector<float> numbers(64, 1.0f);
-  const heed::tensor_view<const float> both = heed::bhnd(numbers.data(), 2, 1, 4, 2), one = heed::bhnd(numbers.data(), 1, 1, 4, 2);
+  const heed::tensor_view<const float> both = heed::bhnd(numbers.data(), 2, 1, 4, 2),
+                                       one = heed::bhnd(numbers.data(), 1, 1, 4, 2);
   heed::kv_cache<std::int8_t> cache(2, 1, 2, 2, 4);
   cache.append(1, one, one);
   const auto same = [](const heed::kv_cache<std::int8_t>& c) {
@@ -177,7 +181,9 @@ TEST_CASE("a paged cache of int8 that could not be assigned is as it was, its nu
   heed::paged_kv_cache<std::int8_t> cache(6, 4, 1, 8, 6), other(2, 2, 3, 1, 1);
   const std::vector<heed::size_type> one{cache.add_sequence()};
   t.append(cache, one[0], 0, 7);
-  const auto answer = [&](const auto& c) { return testing::reference_from(c.batch(one), t, 4, 7, {}); };
+  const auto answer = [&](const auto& c) {
+    return testing::reference_from(c.batch(one), t, 4, 7, {});
+  };
   const heed::rows<double> before = answer(cache);
   const auto same = [&](const auto& c) { CHECK(answer(c) == before); };
   CHECK(testing::fail_each_allocation(
@@ -198,18 +204,23 @@ TEST_CASE("a block mask that could not be assigned is as it was") {
   };
   CHECK(testing::fail_each_allocation(
             mask, [&](auto& m) { m = other; }, same) == 1);
-  const auto make = [](auto& m) { m = heed::block_mask::of([](auto...) { return true; }, 1, 1, 200, 300, 4, 8); };
+  const auto make = [](auto& m) {
+    m = heed::block_mask::of([](auto...) { return true; }, 1, 1, 200, 300, 4, 8);
+  };
   CHECK(testing::fail_each_allocation(mask, make, same) == 1);
 }
 
 TEST_CASE("a heat map's page that could not take a map, or be assigned, is as it was") {
   const Eigen::MatrixXd weights = Eigen::MatrixXd::Constant(2, 3, 1.0 / 3);
-  const std::vector<std::string> rows{"a", "b"}, cols{"c", "d", "a label that is too long for a short string"};
+  const std::vector<std::string> rows{"a", "b"},
+      cols{"c", "d", "a label that is too long for a short string"};
   heed::heatmap_page page(rows, cols), other(cols, rows);
   page.add(weights);
   other.add(weights.transpose(), 1, 2, "another map, the title of which is not short either");
   const std::string before = page.html();
-  const auto same = [&](const heed::heatmap_page& p) { CHECK((p.html() == before)); };  // not 30 KB of text where it is not
+  const auto same = [&](const heed::heatmap_page& p) {
+    CHECK((p.html() == before));
+  };  // not 30 KB of text where it is not
   CHECK(testing::fail_each_allocation(
             page, [&](auto& p) { p.add(weights, 3, 4); }, same) > 0);
   CHECK(testing::fail_each_allocation(
@@ -224,8 +235,8 @@ struct late_pool {
   std::vector<std::function<void()>> late;
 };
 
-/// Runs ten tasks for four workers with the k-th allocation failing, for every k. Each task runs once, or none where the call throws;
-/// what is left over after the call does nothing.
+/// Runs ten tasks for four workers with the k-th allocation failing, for every k. Each task runs
+/// once, or none where the call throws; what is left over after the call does nothing.
 template <typename MakeExecutor>
 void check_tasks_without_memory(const MakeExecutor& make_executor) {
   for (long k = 0;; ++k) {
@@ -236,7 +247,9 @@ void check_tasks_without_memory(const MakeExecutor& make_executor) {
     bool thrown = false;
     testing::allocations_until_failure = k;
     try {
-      heed::detail::for_each_task(10, 4, executor.get(), [&](std::ptrdiff_t task, int) { ++runs[static_cast<std::size_t>(task)]; });
+      heed::detail::for_each_task(10, 4, executor.get(), [&](std::ptrdiff_t task, int) {
+        ++runs[static_cast<std::size_t>(task)];
+      });
     } catch (const std::bad_alloc&) {
       thrown = true;
     }
@@ -251,7 +264,8 @@ void check_tasks_without_memory(const MakeExecutor& make_executor) {
 
 TEST_CASE("workers for whom memory runs out leave their work to the caller") {
   check_tasks_without_memory([](late_pool&) { return std::make_unique<heed::thread_executor>(4); });
-  check_tasks_without_memory([](late_pool& pool) { return std::make_unique<heed::pool_executor<late_pool>>(pool); });
+  check_tasks_without_memory(
+      [](late_pool& pool) { return std::make_unique<heed::pool_executor<late_pool>>(pool); });
 }
 
 TEST_CASE("a worker that runs out of memory ends the call and not the program") {
@@ -261,7 +275,8 @@ TEST_CASE("a worker that runs out of memory ends the call and not the program") 
   heed::rows<float> want(heads * tokens, d), out(heads * tokens, d);
   heed::linear_attention_options options;
   const auto call = [&](heed::rows<float>& result) {
-    heed::recurrent_multi_head_linear_attention_into(view, view, view, heed::bhnd(result.data(), 1, heads, tokens, d), options);
+    heed::recurrent_multi_head_linear_attention_into(
+        view, view, view, heed::bhnd(result.data(), 1, heads, tokens, d), options);
   };
   call(want);
   options.execution.threads = 3;

@@ -3,4 +3,6 @@
 
 using rows = Eigen::Matrix<float, Eigen::Dynamic, 64, Eigen::RowMajor>;
 
-rows run(const rows& query, const rows& key, const rows& value) { return heed::attention<float, 64>(query, key, value); }
+rows run(const rows& query, const rows& key, const rows& value) {
+  return heed::attention<float, 64>(query, key, value);
+}

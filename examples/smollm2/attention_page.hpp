@@ -15,25 +15,28 @@
 
 namespace smollm2 {
 
-/// A token as a label. A character can be spread over tokens: its bytes are written in hexadecimal, as \xF0\x9F.
+/// A token as a label. A character can be spread over tokens: its bytes are written in hexadecimal,
+/// as \xF0\x9F.
 inline std::string token_label(const std::string& bytes) {
   static const char* const hex = "0123456789ABCDEF";
   const std::string replacement = "\xEF\xBF\xBD";
   std::string label;
   for (std::size_t at = 0; at < bytes.size();) {
     const std::size_t from = at;
-    const bool broken = heed::detail::next_code_point(bytes, at) == heed::detail::replacement_character &&
-                        bytes.compare(from, replacement.size(), replacement) != 0;
+    const bool broken =
+        heed::detail::next_code_point(bytes, at) == heed::detail::replacement_character &&
+        bytes.compare(from, replacement.size(), replacement) != 0;
     for (std::size_t i = from; i < at; ++i) {
       const unsigned byte = static_cast<unsigned char>(bytes[i]);
-      label += broken ? std::string("\\x") + hex[byte >> 4] + hex[byte & 15] : std::string(1, bytes[i]);
+      label +=
+          broken ? std::string("\\x") + hex[byte >> 4] + hex[byte & 15] : std::string(1, bytes[i]);
     }
   }
   return label;
 }
 
-/// Keeps the queries and keys of every layer while a model reads, and makes a page of the weights: one map for each head of each
-/// layer.
+/// Keeps the queries and keys of every layer while a model reads, and makes a page of the weights:
+/// one map for each head of each layer.
 class attention_recorder {
  public:
   explicit attention_recorder(const model_config& c) : config_(c), layers_(std::size_t(c.layers)) {}
@@ -50,14 +53,17 @@ class attention_recorder {
   std::string html(const tokenizer& words, const std::vector<token>& tokens) const {
     const size_type n = layers_[0].query.rows();
     std::vector<std::string> labels;
-    for (size_type i = 0; i < n; ++i) labels.push_back(token_label(words.decode(tokens[std::size_t(i)])));
+    for (size_type i = 0; i < n; ++i)
+      labels.push_back(token_label(words.decode(tokens[std::size_t(i)])));
     heed::heatmap_options page_options;
     page_options.title = "What SmolLM2 looks at";
     page_options.row_name = page_options.col_name = "token";
     page_options.note = "Each token looks back at itself and those before it.";
     if (size_type(tokens.size()) > n)
-      page_options.note += " The page shows the first " + std::to_string(n) + " of " + std::to_string(tokens.size()) + " tokens.";
-    page_options.keep_per_row = n > 100 ? 16 : 0;  // so a page of 2,000 tokens has 40 MB, and one of 100 has 6
+      page_options.note += " The page shows the first " + std::to_string(n) + " of " +
+                           std::to_string(tokens.size()) + " tokens.";
+    page_options.keep_per_row =
+        n > 100 ? 16 : 0;  // so a page of 2,000 tokens has 40 MB, and one of 100 has 6
     heed::heatmap_page page(labels, labels, page_options);
 
     heed::attention_options options;
@@ -66,7 +72,8 @@ class attention_recorder {
     for (size_type l = 0; l < config_.layers; ++l) {
       const layer& kept = layers_[std::size_t(l)];
       for (size_type h = 0; h < config_.heads; ++h) {
-        const auto query = kept.query.middleCols(h * d, d), key = kept.key.middleCols(h / group * d, d);
+        const auto query = kept.query.middleCols(h * d, d),
+                   key = kept.key.middleCols(h / group * d, d);
         page.add(heed::attention_with_weights(query, key, key, options).weights, l, h);
       }
     }

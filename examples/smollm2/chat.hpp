@@ -10,19 +10,25 @@
 
 namespace smollm2 {
 
-/// The tokens that bring a user's message to the model, up to where its answer begins. The first message of a chat comes with who the
-/// model is, a later one after the end of the answer before it. What the user typed stays text: names of special tokens in it too.
-inline std::vector<token> chat_message(const tokenizer& words, const std::string& message, bool is_first) {
-  std::vector<token> out = words.encode(is_first ? "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n<|im_start|>"
-                                                 : "<|im_end|>\n<|im_start|>");
-  const std::vector<token> text = words.encode("user\n" + message, false), after = words.encode("<|im_end|>\n<|im_start|>assistant\n");
+/// The tokens that bring a user's message to the model, up to where its answer begins. The first
+/// message of a chat comes with who the model is, a later one after the end of the answer before
+/// it. What the user typed stays text: names of special tokens in it too.
+inline std::vector<token> chat_message(const tokenizer& words, const std::string& message,
+                                       bool is_first) {
+  std::vector<token> out =
+      words.encode(is_first ? "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, "
+                              "trained by Hugging Face<|im_end|>\n<|im_start|>"
+                            : "<|im_end|>\n<|im_start|>");
+  const std::vector<token> text = words.encode("user\n" + message, false),
+                           after = words.encode("<|im_end|>\n<|im_start|>assistant\n");
   out.insert(out.end(), text.begin(), text.end());
   out.insert(out.end(), after.begin(), after.end());
   return out;
 }
 
-/// Turns the bytes of tokens into text that is safe to print, as they come: characters that are spread over tokens wait until they are
-/// whole, and what would steer a terminal, line ends and tabs aside, becomes U+FFFD.
+/// Turns the bytes of tokens into text that is safe to print, as they come: characters that are
+/// spread over tokens wait until they are whole, and what would steer a terminal, line ends and
+/// tabs aside, becomes U+FFFD.
 class text_stream {
  public:
   /// What can be printed now that `bytes` have come.
@@ -49,7 +55,8 @@ class text_stream {
     std::string safe;
     for (std::size_t at = 0; at < whole.size();) {
       const char32_t c = heed::detail::next_code_point(whole, at);
-      const bool steers = (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0) || (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+      const bool steers = (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0) ||
+                          (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
       heed::detail::append_utf8(safe, steers ? heed::detail::replacement_character : c);
     }
     return safe;

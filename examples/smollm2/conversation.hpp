@@ -16,7 +16,9 @@ namespace smollm2 {
 
 class stopwatch {
  public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
 
  private:
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
@@ -26,7 +28,8 @@ class stopwatch {
 struct language_model {
   explicit language_model(const gguf_file& file) : words(file), layers(file) {
     if (heed::size_type(words.size()) != layers.config().vocabulary)
-      file.fail("has " + std::to_string(words.size()) + " tokens, but vectors for " + std::to_string(layers.config().vocabulary));
+      file.fail("has " + std::to_string(words.size()) + " tokens, but vectors for " +
+                std::to_string(layers.config().vocabulary));
   }
 
   tokenizer words;
@@ -44,16 +47,20 @@ struct answer_report {
 class conversation {
  public:
   /// `longest` is how many tokens an answer may have.
-  conversation(const language_model& m, cache_type cache, int threads, sampler choose, size_type longest)
-      : model_(m), session_(m.layers, cache, threads), choose_(std::move(choose)), longest_(longest) {}
+  conversation(const language_model& m, cache_type cache, int threads, sampler choose,
+               size_type longest)
+      : model_(m),
+        session_(m.layers, cache, threads),
+        choose_(std::move(choose)),
+        longest_(longest) {}
 
   session& reader() { return session_; }
   /// All that the model has read and written so far.
   const std::vector<token>& tokens() const { return tokens_; }
 
-  /// Answers a message: hands `say` the text piece by piece as it comes, safe to print, and calls `stop` before each token whether that
-  /// is enough. Throws std::invalid_argument, and has heard nothing then, where the message does not fit into what is left of the
-  /// context.
+  /// Answers a message: hands `say` the text piece by piece as it comes, safe to print, and calls
+  /// `stop` before each token whether that is enough. Throws std::invalid_argument, and has heard
+  /// nothing then, where the message does not fit into what is left of the context.
   answer_report answer(
       const std::string& message, const std::function<void(const std::string&)>& say,
       const std::function<bool()>& stop = [] { return false; }) {

@@ -11,8 +11,8 @@
 
 namespace smollm2 {
 
-/// Memory for a hundred megabytes that each token reads from end to end, on pages of 2 MiB where Linux has them: looking up a small
-/// page for every 4 KiB costs a quarter of the bandwidth.
+/// Memory for a hundred megabytes that each token reads from end to end, on pages of 2 MiB where
+/// Linux has them: looking up a small page for every 4 KiB costs a quarter of the bandwidth.
 class huge_pages : public std::pmr::memory_resource {
  private:
   static constexpr std::size_t page = std::size_t(2) << 20;
@@ -27,7 +27,9 @@ class huge_pages : public std::pmr::memory_resource {
     return memory;
   }
   void do_deallocate(void* memory, std::size_t, std::size_t) override { std::free(memory); }
-  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
+    return this == &other;
+  }
 };
 
 }  // namespace smollm2

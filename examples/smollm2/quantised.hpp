@@ -23,7 +23,8 @@
 
 namespace smollm2 {
 
-// A vector type of g++ and clang++, as wide as those of the machine: wider ones would go through memory.
+// A vector type of g++ and clang++, as wide as those of the machine: wider ones would go through
+// memory.
 #if defined(__AVX512F__)
 constexpr int vector_bytes = 64;
 #elif defined(__AVX2__)
@@ -58,31 +59,38 @@ inline float_lanes half_floats(const unsigned char* from) {
 #else  // shifting a half's exponent and fraction to a float's places makes it too small by 2^112
   const word_lanes w = __builtin_convertvector(load<half_lanes>(from), word_lanes);
   const word_lanes magnitude = (w & 0x7FFFu) << 13, sign = (w & 0x8000u) << 16;
-  return same_bits<float_lanes>(same_bits<word_lanes>(same_bits<float_lanes>(magnitude) * 0x1p112f) | sign);
+  return same_bits<float_lanes>(
+      same_bits<word_lanes>(same_bits<float_lanes>(magnitude) * 0x1p112f) | sign);
 #endif
 }
 
 /// A weight matrix whose numbers stay quantised in memory, Q4_1 or Q8_0, made for y = W x.
 ///
-/// The file has a row (the weights of one output) after the other. Here as many rows as a vector has lanes make a panel: a block of 32
-/// columns holds their scales (and for Q4_1 their offsets), and then words in which a row has the numbers of its next columns, eight
-/// nibbles or four bytes. No sum across lanes is ever needed. The sums are float.
+/// The file has a row (the weights of one output) after the other. Here as many rows as a vector
+/// has lanes make a panel: a block of 32 columns holds their scales (and for Q4_1 their offsets),
+/// and then words in which a row has the numbers of its next columns, eight nibbles or four bytes.
+/// No sum across lanes is ever needed. The sums are float.
 class quantised_matrix {
  public:
   /// The numbers are in `memory`, which must live as long.
-  quantised_matrix(size_type cols, std::pmr::memory_resource& memory) : cols_(cols), memory_(&memory) {}
+  quantised_matrix(size_type cols, std::pmr::memory_resource& memory)
+      : cols_(cols), memory_(&memory) {}
 
   size_type rows() const { return rows_; }
   size_type cols() const { return cols_; }
 
-  /// Puts the rows of a tensor under those that are there. Throws std::runtime_error for other sizes or types than fit.
+  /// Puts the rows of a tensor under those that are there. Throws std::runtime_error for other
+  /// sizes or types than fit.
   void add(const gguf_file& file, const std::string& name, size_type rows) {
     const gguf_tensor& tensor = file.tensor(name);
-    if (tensor.type == tensor_type::f32) file.fail("stores matrix '" + name + "' as F32; supported are Q4_1 and Q8_0");
+    if (tensor.type == tensor_type::f32)
+      file.fail("stores matrix '" + name + "' as F32; supported are Q4_1 and Q8_0");
     if (size_type(tensor.rows) != rows || size_type(tensor.cols) != cols_)
-      file.fail("has a tensor '" + name + "' of " + std::to_string(tensor.rows) + " x " + std::to_string(tensor.cols) + " where " +
-                std::to_string(rows) + " x " + std::to_string(cols_) + " are needed");
-    const std::size_t bytes = std::size_t(cols_ / block) * block_bytes(tensor.type), panels = std::size_t((rows + lanes - 1) / lanes);
+      file.fail("has a tensor '" + name + "' of " + std::to_string(tensor.rows) + " x " +
+                std::to_string(tensor.cols) + " where " + std::to_string(rows) + " x " +
+                std::to_string(cols_) + " are needed");
+    const std::size_t bytes = std::size_t(cols_ / block) * block_bytes(tensor.type),
+                      panels = std::size_t((rows + lanes - 1) / lanes);
     unsigned char* data = static_cast<unsigned char*>(memory_->allocate(panels * bytes, 64));
     std::memset(data, 0, panels * bytes);
     for (size_type first = 0; first < rows; first += lanes, data += bytes) {
@@ -99,15 +107,18 @@ class quantised_matrix {
     constexpr size_type portion = 8;  // panels
     const size_type n = size_type(panels_.size());
     share_out(pool, (n + portion - 1) / portion, [&](size_type i, int) {
-      for (size_type j = i * portion; j < (std::min)(n, (i + 1) * portion); ++j) multiply_panel(panels_[std::size_t(j)], p);
+      for (size_type j = i * portion; j < (std::min)(n, (i + 1) * portion); ++j)
+        multiply_panel(panels_[std::size_t(j)], p);
     });
   }
 
-  /// Writes rows [first, first + count) as floats in columns: element (column, row - first) to out[column * out_row + row - first].
-  /// A panel begins at `first`, and out_row leaves room for whole panels.
+  /// Writes rows [first, first + count) as floats in columns: element (column, row - first) to
+  /// out[column * out_row + row - first]. A panel begins at `first`, and out_row leaves room for
+  /// whole panels.
   void dequantise(size_type first, size_type count, float* out, size_type out_row) const {
     for (auto p = panel_of(first); p != panels_.end() && p->first < first + count; ++p)
-      for (size_type b = 0; b < cols_ / block; ++b) dequantise_block(*p, b, out + b * block * out_row + p->first - first, out_row);
+      for (size_type b = 0; b < cols_ / block; ++b)
+        dequantise_block(*p, b, out + b * block * out_row + p->first - first, out_row);
   }
   /// One row as floats.
   void row(size_type r, float* out) const {
@@ -121,7 +132,8 @@ class quantised_matrix {
 
  private:
   static constexpr size_type block = 32;
-  static constexpr size_type ahead = 2048;  // bytes; asking for what comes next early makes a product 7 % faster on a Zen 3
+  static constexpr size_type ahead =
+      2048;  // bytes; asking for what comes next early makes a product 7 % faster on a Zen 3
   struct panel {
     tensor_type type;
     const unsigned char* data;
@@ -132,38 +144,46 @@ class quantised_matrix {
   struct product {
     product(const quantised_matrix& m, const float* from, float* to)
         : x(from), y(to), shrunk(std::size_t(m.cols_)), sums(std::size_t(m.cols_ / block)) {
-      for (size_type c = 0; c < m.cols_; ++c) shrunk[std::size_t(c)] = x[c] * (1.0f / float(1 << place(c)));
-      for (size_type b = 0; b < m.cols_ / block; ++b) sums[std::size_t(b)] = Eigen::Map<const Eigen::ArrayXf>(x + b * block, block).sum();
+      for (size_type c = 0; c < m.cols_; ++c)
+        shrunk[std::size_t(c)] = x[c] * (1.0f / float(1 << place(c)));
+      for (size_type b = 0; b < m.cols_ / block; ++b)
+        sums[std::size_t(b)] = Eigen::Map<const Eigen::ArrayXf>(x + b * block, block).sum();
     }
     const float* x;
     float* y;
-    std::vector<float> shrunk;  // x, each number times 2^-place: what a nibble that is too large by 2^place is multiplied by
+    std::vector<float> shrunk;  // x, each number times 2^-place: what a nibble that is too large by
+                                // 2^place is multiplied by
     std::vector<float> sums;    // of x over each block: what an offset is multiplied by
   };
 
-  /// Where in its half of a word the nibble of a column is, in bits. It is not shifted down, that would take time: it is taken as it
-  /// is.
+  /// Where in its half of a word the nibble of a column is, in bits. It is not shifted down, that
+  /// would take time: it is taken as it is.
   static constexpr int place(size_type column) { return int(column % 4) * 4; }
 
   std::vector<panel>::const_iterator panel_of(size_type row) const {
-    return std::prev(std::upper_bound(panels_.begin(), panels_.end(), row, [](size_type r, const panel& p) { return r < p.first; }));
+    return std::prev(std::upper_bound(panels_.begin(), panels_.end(), row,
+                                      [](size_type r, const panel& p) { return r < p.first; }));
   }
 
   static std::size_t block_bytes(tensor_type type) { return lanes * block_of(type).bytes; }
 
   /// Lanes past the last row stay 0.
-  static void pack_panel(const gguf_tensor& tensor, size_type first, size_type count, unsigned char* to) {
+  static void pack_panel(const gguf_tensor& tensor, size_type first, size_type count,
+                         unsigned char* to) {
     const std::size_t file_block = block_of(tensor.type).bytes, blocks = tensor.cols / block;
     const std::size_t head = tensor.type == tensor_type::q4_1 ? 4 : 2;
     for (std::size_t b = 0; b < blocks; ++b, to += block_bytes(tensor.type)) {
       for (std::size_t r = 0; r < std::size_t(count); ++r) {
-        const unsigned char* const from = tensor.data + ((std::size_t(first) + r) * blocks + b) * file_block;
-        for (std::size_t h = 0; h < head; h += 2) std::memcpy(to + h * lanes + 2 * r, from + h, 2);  // d, and m
+        const unsigned char* const from =
+            tensor.data + ((std::size_t(first) + r) * blocks + b) * file_block;
+        for (std::size_t h = 0; h < head; h += 2)
+          std::memcpy(to + h * lanes + 2 * r, from + h, 2);  // d, and m
         unsigned char* const quants = to + head * lanes;
         for (std::size_t c = 0; c < std::size_t(block); ++c) {
           if (tensor.type == tensor_type::q8_0) {
             quants[(c / 4 * lanes + r) * 4 + c % 4] = from[head + c];
-          } else {  // in the file the low nibbles are columns 0 to 15, here they alternate: word c / 8, nibble c % 8
+          } else {  // in the file the low nibbles are columns 0 to 15, here they alternate: word c
+                    // / 8, nibble c % 8
             const unsigned q = c < 16 ? from[head + c] & 15u : unsigned(from[head + c - 16]) >> 4;
             unsigned char& byte = quants[(c / 8 * lanes + r) * 4 + c % 8 / 2];
             byte = static_cast<unsigned char>(byte | (q << (c % 2 * 4)));
@@ -173,8 +193,8 @@ class quantised_matrix {
     }
   }
 
-  /// Calls use(c, q) for the columns of a block in ascending order, q being the quantised numbers of column c; those of Q4_1 come
-  /// times 2^place(c).
+  /// Calls use(c, q) for the columns of a block in ascending order, q being the quantised numbers
+  /// of column c; those of Q4_1 come times 2^place(c).
   template <tensor_type Type, typename Use>
   [[gnu::always_inline]] static void for_each_column(const unsigned char* words, const Use& use) {
     constexpr size_type in_word = Type == tensor_type::q4_1 ? 8 : 4;
@@ -185,30 +205,36 @@ class quantised_matrix {
       for (size_type i = 0; i < in_word; ++i) {
         if constexpr (Type == tensor_type::q4_1) {
           const word_lanes half = i < 4 ? w : w >> 16;
-          use(c, i, __builtin_convertvector(same_bits<int_lanes>(half & (15u << place(i))), float_lanes));
+          use(c, i,
+              __builtin_convertvector(same_bits<int_lanes>(half & (15u << place(i))), float_lanes));
         } else {
-          use(c, i, __builtin_convertvector(same_bits<int_lanes>(w << unsigned(24 - 8 * i)) >> 24, float_lanes));
+          use(c, i,
+              __builtin_convertvector(same_bits<int_lanes>(w << unsigned(24 - 8 * i)) >> 24,
+                                      float_lanes));
         }
       }
     }
   }
 
   void multiply_panel(const panel& p, const product& with) const {
-    const float_lanes total =
-        p.type == tensor_type::q4_1 ? panel_sums<tensor_type::q4_1>(p, with) : panel_sums<tensor_type::q8_0>(p, with);
+    const float_lanes total = p.type == tensor_type::q4_1 ? panel_sums<tensor_type::q4_1>(p, with)
+                                                          : panel_sums<tensor_type::q8_0>(p, with);
     std::memcpy(with.y + p.first, &total, sizeof(float) * std::size_t(p.count));
   }
   template <tensor_type Type>
   float_lanes panel_sums(const panel& p, const product& with) const {
     constexpr bool nibbles = Type == tensor_type::q4_1;
-    constexpr size_type bytes = nibbles ? 20 * lanes : 34 * lanes, head = nibbles ? 4 * lanes : 2 * lanes;
+    constexpr size_type bytes = nibbles ? 20 * lanes : 34 * lanes,
+                        head = nibbles ? 4 * lanes : 2 * lanes;
     const unsigned char* data = p.data;
     const float* x = nibbles ? with.shrunk.data() : with.x;
     float_lanes total{};
     for (size_type b = 0; b < cols_ / block; ++b, data += bytes, x += block) {
       for (size_type line = 0; line < bytes; line += 64) __builtin_prefetch(data + ahead + line);
       float_lanes sums[4] = {};  // four chains of additions, so that none waits for the one before
-      for_each_column<Type>(data + head, [&](size_type c, size_type i, const float_lanes& q) { sums[i % 4] += q * x[c + i]; });
+      for_each_column<Type>(data + head, [&](size_type c, size_type i, const float_lanes& q) {
+        sums[i % 4] += q * x[c + i];
+      });
       total += half_floats(data) * ((sums[0] + sums[1]) + (sums[2] + sums[3]));
       if (nibbles) total += half_floats(data + 2 * lanes) * with.sums[std::size_t(b)];
     }
@@ -218,13 +244,19 @@ class quantised_matrix {
   void dequantise_block(const panel& p, size_type b, float* out, size_type out_row) const {
     const unsigned char* const data = p.data + std::size_t(b) * block_bytes(p.type);
     const float_lanes d = half_floats(data);
-    const auto put = [&](size_type c, const float_lanes& values) { std::memcpy(out + c * out_row, &values, sizeof values); };
+    const auto put = [&](size_type c, const float_lanes& values) {
+      std::memcpy(out + c * out_row, &values, sizeof values);
+    };
     if (p.type == tensor_type::q4_1) {
       const float_lanes m = half_floats(data + 2 * lanes);
-      for_each_column<tensor_type::q4_1>(
-          data + 4 * lanes, [&](size_type c, size_type i, const float_lanes& q) { put(c + i, d * (q * (1.0f / float(1 << place(i)))) + m); });
+      for_each_column<tensor_type::q4_1>(data + 4 * lanes,
+                                         [&](size_type c, size_type i, const float_lanes& q) {
+                                           put(c + i, d * (q * (1.0f / float(1 << place(i)))) + m);
+                                         });
     } else {
-      for_each_column<tensor_type::q8_0>(data + 2 * lanes, [&](size_type c, size_type i, const float_lanes& q) { put(c + i, d * q); });
+      for_each_column<tensor_type::q8_0>(
+          data + 2 * lanes,
+          [&](size_type c, size_type i, const float_lanes& q) { put(c + i, d * q); });
     }
   }
 

@@ -12,12 +12,13 @@
 
 namespace smollm2 {
 
-/// Chooses the next token: the likeliest one at temperature 0; else at random from the softmax of logits / temperature, of which only
-/// the likeliest tokens that together reach the probability top_p take part (Holtzman et al. 2020). A seed gives the same choices
-/// everywhere.
+/// Chooses the next token: the likeliest one at temperature 0; else at random from the softmax of
+/// logits / temperature, of which only the likeliest tokens that together reach the probability
+/// top_p take part (Holtzman et al. 2020). A seed gives the same choices everywhere.
 class sampler {
  public:
-  sampler(double temperature, double top_p, std::uint64_t seed) : temperature_(temperature), top_p_(top_p), random_(seed) {}
+  sampler(double temperature, double top_p, std::uint64_t seed)
+      : temperature_(temperature), top_p_(top_p), random_(seed) {}
 
   token choose(const Eigen::VectorXf& logits) {
     Eigen::Index best = 0;
@@ -34,8 +35,8 @@ class sampler {
       candidates.push_back({std::exp((logit - largest) / temperature_), token(t)});
       all += candidates.back().weight;
     }
-    // The likeliest come off a heap one by one: top_p is reached soon, and sorting them all takes longer than it takes the model to
-    // think.
+    // The likeliest come off a heap one by one: top_p is reached soon, and sorting them all takes
+    // longer than it takes the model to think.
     const auto before = [](const candidate& a, const candidate& b) {
       return a.weight < b.weight || (a.weight == b.weight && a.id > b.id);
     };

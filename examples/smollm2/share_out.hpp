@@ -21,7 +21,8 @@ void share_out(heed::executor& pool, size_type tasks, const Task& task) {
       pool.workers(),
       [](void* context, int worker) {
         work& w = *static_cast<work*>(context);
-        for (size_type i; (i = w.next.fetch_add(1, std::memory_order_relaxed)) < w.tasks;) w.task(i, worker);
+        for (size_type i; (i = w.next.fetch_add(1, std::memory_order_relaxed)) < w.tasks;)
+          w.task(i, worker);
       },
       &shared);
 }

@@ -19,7 +19,8 @@ inline bool write_points(const std::string& path, const std::vector<point>& poin
   file << "{\"benchmarks\": [";
   for (std::size_t p = 0; p < points.size(); ++p)
     file << (p == 0 ? "\n" : ",\n") << "  {\"name\": \"" << points[p].name << "/n:" << points[p].n
-         << "\", \"real_time\": " << points[p].seconds << ", \"time_unit\": \"s\", \"extra_bytes\": " << points[p].extra_bytes << "}";
+         << "\", \"real_time\": " << points[p].seconds
+         << ", \"time_unit\": \"s\", \"extra_bytes\": " << points[p].extra_bytes << "}";
   file << "\n]}\n";
   return bool(file.flush());
 }

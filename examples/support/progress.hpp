@@ -7,10 +7,12 @@
 
 namespace support {
 
-/// Says on standard error how far a long job is: a bar that redraws itself on a terminal, a plain line a step anywhere else.
+/// Says on standard error how far a long job is: a bar that redraws itself on a terminal, a plain
+/// line a step anywhere else.
 class progress {
  public:
-  explicit progress(int steps) : steps_(steps), bar_(is_terminal(stderr) && environment("TERM") != "dumb") {}
+  explicit progress(int steps)
+      : steps_(steps), bar_(is_terminal(stderr) && environment("TERM") != "dumb") {}
   progress(const progress&) = delete;
   progress& operator=(const progress&) = delete;
   ~progress() { clear(); }
@@ -21,8 +23,10 @@ class progress {
       std::fprintf(stderr, "  step %d of %d: %s\n", done_ + 1, steps_, what.c_str());
     } else {
       const int width = 30, filled = steps_ > 0 ? width * done_ / steps_ : width;
-      std::fprintf(stderr, "\r\033[K[%s%s] %3d %%  %s", std::string(std::size_t(filled), '#').c_str(),
-                   std::string(std::size_t(width - filled), '.').c_str(), steps_ > 0 ? 100 * done_ / steps_ : 100, what.c_str());
+      std::fprintf(stderr, "\r\033[K[%s%s] %3d %%  %s",
+                   std::string(std::size_t(filled), '#').c_str(),
+                   std::string(std::size_t(width - filled), '.').c_str(),
+                   steps_ > 0 ? 100 * done_ / steps_ : 100, what.c_str());
     }
     std::fflush(stderr);
     ++done_;

@@ -11,7 +11,8 @@
 
 namespace support {
 
-/// A table of text: columns as wide as their widest cell, the first to the left, the others to the right.
+/// A table of text: columns as wide as their widest cell, the first to the left, the others to the
+/// right.
 class table {
  public:
   explicit table(std::vector<std::string> head) : rows_{std::move(head)} {}
@@ -20,7 +21,8 @@ class table {
   void print(std::ostream& out) const {
     std::vector<std::size_t> widths(rows_[0].size(), 0);
     for (const auto& row : rows_)
-      for (std::size_t c = 0; c < row.size(); ++c) widths[c] = (std::max)(widths[c], display_width(row[c]));
+      for (std::size_t c = 0; c < row.size(); ++c)
+        widths[c] = (std::max)(widths[c], display_width(row[c]));
     for (const auto& row : rows_) {
       std::string line = " ";
       for (std::size_t c = 0; c < row.size(); ++c) {

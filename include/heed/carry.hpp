@@ -13,8 +13,9 @@ struct carry_term {
 };
 }  // namespace detail
 
-/// The state that the call starts from and updates: call again with the next tokens. [batch, heads, rows, columns] as the
-/// function says; zeros at the start of a sequence. Its scalar is float for float, half and bfloat16.
+/// The state that the call starts from and updates: call again with the next tokens. [batch, heads,
+/// rows, columns] as the function says; zeros at the start of a sequence. Its scalar is float for
+/// float, half and bfloat16.
 template <typename Scalar>
 detail::carry_term<Scalar> carry(const tensor_view<Scalar>& state) {
   return {state};

@@ -34,17 +34,18 @@ struct causal_conv_terms {
   void add(const carry_term<accumulator_t<Scalar>>& term) { carry = term.view; }
   template <typename Other>
   void add(const Other&) {
-    static_assert(
-        sizeof(Other) == 0,
-        "not a term of causal_conv, or one of another scalar type: channel_bias has the scalar of x, carry that of the state "
-        "(float for float, half and bfloat16; double for double)");
+    static_assert(sizeof(Other) == 0,
+                  "not a term of causal_conv, or one of another scalar type: channel_bias has the "
+                  "scalar of x, carry that of the state "
+                  "(float for float, half and bfloat16; double for double)");
   }
 };
 }  // namespace detail
 
 /// Added to each output of a channel: an Eigen vector, one number a channel.
 template <typename Vector>
-detail::channel_bias_term<typename Vector::Scalar> channel_bias(const Eigen::DenseBase<Vector>& bias) {
+detail::channel_bias_term<typename Vector::Scalar> channel_bias(
+    const Eigen::DenseBase<Vector>& bias) {
   static_assert(detail::has_memory<Vector> && bool(Vector::IsVectorAtCompileTime),
                 "channel_bias takes an Eigen vector, one number a channel");
   return {{bias.derived().data(), 1, 1, 1, bias.size(), 0, 0, 0, bias.derived().innerStride()}};
@@ -53,10 +54,12 @@ detail::channel_bias_term<typename Vector::Scalar> channel_bias(const Eigen::Den
 namespace detail {
 /// causal_conv_into under the name of the function that was called.
 template <typename X, typename Weight, typename Scalar, typename... Terms>
-void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_view<Weight>& weight, const tensor_view<Scalar>& out,
-                     const causal_conv_options& options, const Terms&... terms) {
+void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_view<Weight>& weight,
+                     const tensor_view<Scalar>& out, const causal_conv_options& options,
+                     const Terms&... terms) {
   using Acc = accumulator_t<Scalar>;
-  static_assert(std::is_same<std::remove_const_t<X>, Scalar>::value && std::is_same<std::remove_const_t<Weight>, Scalar>::value,
+  static_assert(std::is_same<std::remove_const_t<X>, Scalar>::value &&
+                    std::is_same<std::remove_const_t<Weight>, Scalar>::value,
                 "x, weight and out must have one scalar type");
   causal_conv_terms<Scalar> given;
   add_terms(given, terms...);
@@ -75,9 +78,12 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
     check_equal(name, "channel_bias: size", given.channel_bias->cols, "x's channels", channels);
   }
   if (options.activation > activation::silu)
-    fail_with("heed::", name, ": activation must be none or silu, but is ", int(options.activation));
-  check_carry(name, given.carry, x.batch, x.heads, past, "weight's taps - 1,", channels, "x's channels");
-  check_apart(name, {"out", out}, {"carry", given.carry}, "x", x, "weight", weight, "channel_bias", given.channel_bias);
+    fail_with("heed::", name, ": activation must be none or silu, but is ",
+              int(options.activation));
+  check_carry(name, given.carry, x.batch, x.heads, past, "weight's taps - 1,", channels,
+              "x's channels");
+  check_apart(name, {"out", out}, {"carry", given.carry}, "x", x, "weight", weight, "channel_bias",
+              given.channel_bias);
 
   for_each_head(x.batch, x.heads, options.execution, [&](size_type b, size_type h) {
     const matrix_view<Weight> weights = broadcast_head(weight, b, h);
@@ -100,36 +106,41 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
 }
 }  // namespace detail
 
-/// A causal convolution of each channel with its own few weights along time (the short convolution before Mamba's scan
-/// and before DeltaNet's keys). With z = [past | x], past the last `taps` - 1 inputs before x:
+/// A causal convolution of each channel with its own few weights along time (the short convolution
+/// before Mamba's scan and before DeltaNet's keys). With z = [past | x], past the last `taps` - 1
+/// inputs before x:
 ///   out(t, c) = activation(bias(c) + sum_i weight(c, i) z(t + i, c))
 ///
-/// x [B, H, T, channels], weight [B, H, channels, taps] (batch and heads each their own or 1) -> out [B, H, T, channels]. Terms:
-/// channel_bias, and carry [B, H, taps - 1, channels], the past, oldest row first, which is left ready for the next call; without it
-/// the past is 0. Throws std::invalid_argument for sizes that do not fit together, and
-/// where out or carry overlaps itself, the other or an input, before anything is written.
+/// x [B, H, T, channels], weight [B, H, channels, taps] (batch and heads each their own or 1) ->
+/// out [B, H, T, channels]. Terms: channel_bias, and carry [B, H, taps - 1, channels], the past,
+/// oldest row first, which is left ready for the next call; without it the past is 0. Throws
+/// std::invalid_argument for sizes that do not fit together, and where out or carry overlaps
+/// itself, the other or an input, before anything is written.
 template <typename X, typename Weight, typename Scalar, typename... Terms>
-void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight, const tensor_view<Scalar>& out,
-                      const causal_conv_options& options, const Terms&... terms) {
+void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight,
+                      const tensor_view<Scalar>& out, const causal_conv_options& options,
+                      const Terms&... terms) {
   detail::run_causal_conv("causal_conv_into", x, weight, out, options, terms...);
 }
 
 /// The same for one sequence: x T x channels, weight channels x taps -> T x channels.
 ///
 /// @code
-/// const heed::rows<float> x = heed::rows<float>::Random(20, 8), weight = heed::rows<float>::Random(8, 4);
-/// heed::causal_conv_options options;
-/// options.activation = heed::activation::silu;
-/// const auto out = heed::causal_conv(x, weight, options);  // 20 x 8
+/// const heed::rows<float> x = heed::rows<float>::Random(20, 8), weight =
+/// heed::rows<float>::Random(8, 4); heed::causal_conv_options options; options.activation =
+/// heed::activation::silu; const auto out = heed::causal_conv(x, weight, options);  // 20 x 8
 /// @endcode
 template <typename X, typename Weight, typename... Terms>
-auto causal_conv(const X& x, const Weight& weight, const causal_conv_options& options = {}, const Terms&... terms) {
-  static_assert(detail::is_eigen<X> && detail::is_eigen<Weight>, "x and weight must be Eigen matrices, Maps, blocks or expressions");
+auto causal_conv(const X& x, const Weight& weight, const causal_conv_options& options = {},
+                 const Terms&... terms) {
+  static_assert(detail::is_eigen<X> && detail::is_eigen<Weight>,
+                "x and weight must be Eigen matrices, Maps, blocks or expressions");
   using Scalar = typename detail::scalar_of<X>::type;
   const detail::input<Scalar, X> x_in(x);
   const detail::input<Scalar, Weight> weight_in(weight);
   rows<Scalar> out(x_in.view.rows, x_in.view.cols);
-  detail::run_causal_conv("causal_conv", x_in.view, weight_in.view, writable_view(out), options, terms...);
+  detail::run_causal_conv("causal_conv", x_in.view, weight_in.view, writable_view(out), options,
+                          terms...);
   return out;
 }
 

@@ -14,7 +14,8 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Where the work of a call runs. Implement it to lend your pool to the library (see execution::executor).
+/// Where the work of a call runs. Implement it to lend your pool to the library (see
+/// execution::executor).
 class executor {
  public:
   /// The work of one worker, by its number.
@@ -23,16 +24,20 @@ class executor {
   virtual ~executor() = default;
   /// How many workers a call should have.
   virtual int workers() const = 0;
-  /// Calls work(context, w) once for each w in [0, workers), on any threads, one after the other or at the same time, and returns when
-  /// all have returned. The workers share out the tasks among themselves, so a worker that starts late, or not in parallel, costs
-  /// time only. Not called where one worker is enough (one task, or workers() of 1 or less): the calling thread does the work.
+  /// Calls work(context, w) once for each w in [0, workers), on any threads, one after the other or
+  /// at the same time, and returns when all have returned. The workers share out the tasks among
+  /// themselves, so a worker that starts late, or not in parallel, costs time only. Not called
+  /// where one worker is enough (one task, or workers() of 1 or less): the calling thread does the
+  /// work.
   virtual void run(int workers, work_function work, void* context) = 0;
-  /// Called by each worker after each of its tasks, on its thread, also where run is not called: a place to show progress, or to do work
-  /// that must not wait for the end of the call. A task is a few blocks of queries or a part of the keys. It must not throw. Does nothing by default.
+  /// Called by each worker after each of its tasks, on its thread, also where run is not called: a
+  /// place to show progress, or to do work that must not wait for the end of the call. A task is a
+  /// few blocks of queries or a part of the keys. It must not throw. Does nothing by default.
   virtual void after_task(int worker) { static_cast<void>(worker); }
 };
 
-/// Starts threads for each call and joins them: nothing to keep, some ten microseconds a thread a call, and memory for the handles.
+/// Starts threads for each call and joins them: nothing to keep, some ten microseconds a thread a
+/// call, and memory for the handles.
 class thread_executor : public executor {
  public:
   /// Of so many workers, the calling thread among them.
@@ -60,8 +65,9 @@ class thread_executor : public executor {
   int workers_;
 };
 
-/// Lends a pool that has Schedule(function) and NumThreads(), such as Eigen::ThreadPool. The calling thread works too, and may be one
-/// of the pool's: it does the work that the pool has not begun, and waits only for work that runs on other threads.
+/// Lends a pool that has Schedule(function) and NumThreads(), such as Eigen::ThreadPool. The
+/// calling thread works too, and may be one of the pool's: it does the work that the pool has not
+/// begun, and waits only for work that runs on other threads.
 ///
 /// @code
 /// struct pool {  // such as Eigen::ThreadPool; this one works at once
@@ -81,7 +87,8 @@ class pool_executor : public executor {
   explicit pool_executor(Pool& pool) : pool_(pool) {}
   int workers() const override { return static_cast<int>(pool_.NumThreads()) + 1; }
   void run(int workers, work_function work, void* context) override {
-    const auto shared = std::make_shared<claims>();  // outlives this call where the pool begins a function late
+    const auto shared =
+        std::make_shared<claims>();  // outlives this call where the pool begins a function late
     shared->next = 1;
 #if HEED_EXCEPTIONS
     try {
@@ -97,7 +104,8 @@ class pool_executor : public executor {
         });
 #if HEED_EXCEPTIONS
     } catch (const std::exception&) {
-      // What the pool has no memory for, this thread does. It may not leave while the others work on its `context`.
+      // What the pool has no memory for, this thread does. It may not leave while the others work
+      // on its `context`.
     }
 #endif
     work(context, 0);
@@ -149,9 +157,9 @@ inline int workers_of(const execution& how, std::ptrdiff_t tasks) {
   return tasks < workers ? (tasks > 1 ? static_cast<int>(tasks) : 1) : workers;
 }
 
-/// Runs task(index, worker) for every index in [0, tasks), each once, shared out among the workers in ascending order. What a task
-/// throws, if only for want of memory, reaches the caller once all workers have stopped; tasks that had not begun by then are left
-/// out.
+/// Runs task(index, worker) for every index in [0, tasks), each once, shared out among the workers
+/// in ascending order. What a task throws, if only for want of memory, reaches the caller once all
+/// workers have stopped; tasks that had not begun by then are left out.
 template <typename Task>
 void for_each_task(std::ptrdiff_t tasks, int workers, executor* pool, const Task& task) {
   if (tasks < workers) workers = static_cast<int>(tasks);

@@ -1,6 +1,7 @@
 #pragma once
 
-/// heed: scaled dot-product attention on the CPU. This header includes every job; each may be included alone.
+/// heed: scaled dot-product attention on the CPU. This header includes every job; each may be
+/// included alone.
 
 #include <heed/attention.hpp>
 #include <heed/block_mask.hpp>

@@ -13,17 +13,22 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// The bytes that the keys and values of one sequence take: 2 * layers * num_kv_heads * head_dim * length * bytes_per_element.
-/// Throws std::invalid_argument for negative numbers and for a product that an index cannot hold.
+/// The bytes that the keys and values of one sequence take: 2 * layers * num_kv_heads * head_dim *
+/// length * bytes_per_element. Throws std::invalid_argument for negative numbers and for a product
+/// that an index cannot hold.
 ///
 /// @code
-/// static_assert(heed::kv_cache_bytes(32, 8, 128, 8192, 2) == heed::size_type{1} << 30, "Llama 3.1 8B, 8K tokens, bfloat16");
+/// static_assert(heed::kv_cache_bytes(32, 8, 128, 8192, 2) == heed::size_type{1} << 30, "Llama 3.1
+/// 8B, 8K tokens, bfloat16");
 /// @endcode
-constexpr size_type kv_cache_bytes(size_type layers, size_type num_kv_heads, size_type head_dim, size_type length, size_type bytes_per_element) {
+constexpr size_type kv_cache_bytes(size_type layers, size_type num_kv_heads, size_type head_dim,
+                                   size_type length, size_type bytes_per_element) {
   if (layers < 0 || num_kv_heads < 0 || head_dim < 0 || length < 0 || bytes_per_element < 0)
-    detail::fail_with("heed::kv_cache_bytes: numbers must not be negative, but are layers ", layers, ", num_kv_heads ", num_kv_heads,
-                      ", head_dim ", head_dim, ", length ", length, ", bytes_per_element ", bytes_per_element);
-  return detail::product("kv_cache_bytes", "2 * layers * num_kv_heads * head_dim * length * bytes_per_element",
+    detail::fail_with("heed::kv_cache_bytes: numbers must not be negative, but are layers ", layers,
+                      ", num_kv_heads ", num_kv_heads, ", head_dim ", head_dim, ", length ", length,
+                      ", bytes_per_element ", bytes_per_element);
+  return detail::product("kv_cache_bytes",
+                         "2 * layers * num_kv_heads * head_dim * length * bytes_per_element",
                          {2, layers, num_kv_heads, head_dim, length, bytes_per_element});
 }
 
@@ -35,29 +40,35 @@ inline void check_storage(const char* function, const std::array<size_type, 4>& 
 }
 /// Tokens to append must be those of a cache of num_kv_heads heads.
 template <typename Key, typename Value>
-void check_tokens(const char* function, const tensor_view<Key>& key, const tensor_view<Value>& value, size_type num_kv_heads,
-                  size_type key_dim, size_type value_dim) {
+void check_tokens(const char* function, const tensor_view<Key>& key,
+                  const tensor_view<Value>& value, size_type num_kv_heads, size_type key_dim,
+                  size_type value_dim) {
   check_view(function, "key", key);
   check_view(function, "value", value);
   check_equal(function, "value: batch", value.batch, "key's batch", key.batch);
   check_equal(function, "key: num_kv_heads", key.heads, "the cache's num_kv_heads", num_kv_heads);
-  check_equal(function, "value: num_kv_heads", value.heads, "the cache's num_kv_heads", num_kv_heads);
+  check_equal(function, "value: num_kv_heads", value.heads, "the cache's num_kv_heads",
+              num_kv_heads);
   check_equal(function, "value: tokens", value.rows, "key's tokens", key.rows);
   check_equal(function, "key: head_dim", key.cols, "the cache's key_dim", key_dim);
   check_equal(function, "value: head_dim", value.cols, "the cache's value_dim", value_dim);
-  if (key.rows > unbounded) fail_with("heed::", function, ": key: ", key.rows, " tokens are more than a cache can count, ", unbounded);
+  if (key.rows > unbounded)
+    fail_with("heed::", function, ": key: ", key.rows, " tokens are more than a cache can count, ",
+              unbounded);
 }
 }  // namespace detail
 
-/// The keys and values that a decoder has seen, for a batch of sequences of one layer: each key/value head of each sequence is
-/// contiguous.
+/// The keys and values that a decoder has seen, for a batch of sequences of one layer: each
+/// key/value head of each sequence is contiguous.
 ///
-/// Stored is float, double, Eigen::bfloat16, Eigen::half, or std::int8_t with one float scale a row (scale = max |row| / 127; a row
-/// with an infinity or NaN in it is NaN throughout). With a window the cache keeps only the tokens that a later query can see: the
-/// `window` tokens before the newest append. Sequences may have different lengths. Grows by doubling; appending within the capacity
-/// allocates nothing, except that a rolling cache grows once to twice its window rather than move all of it at each token. A call that
-/// throws changes nothing. Invariant: sequence b holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage: in order,
-/// its tokens from dropped_[b] on.
+/// Stored is float, double, Eigen::bfloat16, Eigen::half, or std::int8_t with one float scale a row
+/// (scale = max |row| / 127; a row with an infinity or NaN in it is NaN throughout). With a window
+/// the cache keeps only the tokens that a later query can see: the `window` tokens before the
+/// newest append. Sequences may have different lengths. Grows by doubling; appending within the
+/// capacity allocates nothing, except that a rolling cache grows once to twice its window rather
+/// than move all of it at each token. A call that throws changes nothing. Invariant: sequence b
+/// holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage: in order, its tokens
+/// from dropped_[b] on.
 ///
 /// @code
 /// heed::kv_cache<Eigen::bfloat16> cache(1, 2, 64, 64);  // one sequence, 2 key/value heads of 64
@@ -68,15 +79,21 @@ void check_tokens(const char* function, const tensor_view<Key>& key, const tenso
 template <typename Stored>
 class kv_cache {
  public:
-  /// head_dim of keys and values; capacity is the number of tokens to reserve for each sequence; window is that of
-  /// attention_options::window_left.
-  kv_cache(size_type batch, size_type num_kv_heads, size_type key_dim, size_type value_dim, size_type capacity = 64, size_type window = -1)
-      : key_(batch, num_kv_heads, key_dim), value_(batch, num_kv_heads, value_dim), window_(window) {
+  /// head_dim of keys and values; capacity is the number of tokens to reserve for each sequence;
+  /// window is that of attention_options::window_left.
+  kv_cache(size_type batch, size_type num_kv_heads, size_type key_dim, size_type value_dim,
+           size_type capacity = 64, size_type window = -1)
+      : key_(batch, num_kv_heads, key_dim),
+        value_(batch, num_kv_heads, value_dim),
+        window_(window) {
     if (batch < 0 || num_kv_heads < 0 || key_dim < 0 || value_dim < 0 || capacity < 0)
-      detail::fail_with("heed::kv_cache: sizes must not be negative, but are batch ", batch, ", num_kv_heads ", num_kv_heads,
-                        ", key_dim ", key_dim, ", value_dim ", value_dim, ", capacity ", capacity);
-    if (window < -1) detail::fail_with("heed::kv_cache: window must be -1 (unbounded) or more, but is ", window);
-    detail::check_storage("kv_cache", {batch, num_kv_heads, capacity, (std::max)(key_dim, value_dim)});
+      detail::fail_with("heed::kv_cache: sizes must not be negative, but are batch ", batch,
+                        ", num_kv_heads ", num_kv_heads, ", key_dim ", key_dim, ", value_dim ",
+                        value_dim, ", capacity ", capacity);
+    if (window < -1)
+      detail::fail_with("heed::kv_cache: window must be -1 (unbounded) or more, but is ", window);
+    detail::check_storage("kv_cache",
+                          {batch, num_kv_heads, capacity, (std::max)(key_dim, value_dim)});
     first_.assign(static_cast<std::size_t>(batch), 0);
     lengths_.assign(static_cast<std::size_t>(batch), 0);
     dropped_.assign(static_cast<std::size_t>(batch), 0);
@@ -130,15 +147,18 @@ class kv_cache {
   /// Bytes of keys, values and scales that are reserved.
   size_type bytes() const { return key_.bytes() + value_.bytes(); }
 
-  /// Makes room for `capacity` tokens in each sequence; a smaller capacity than now changes nothing. Throws std::invalid_argument for
-  /// a negative capacity, or one whose size in bytes an index cannot hold.
+  /// Makes room for `capacity` tokens in each sequence; a smaller capacity than now changes
+  /// nothing. Throws std::invalid_argument for a negative capacity, or one whose size in bytes an
+  /// index cannot hold.
   void reserve(size_type capacity) {
-    if (capacity < 0) detail::fail_with("heed::kv_cache::reserve: capacity must not be negative, but is ", capacity);
+    if (capacity < 0)
+      detail::fail_with("heed::kv_cache::reserve: capacity must not be negative, but is ",
+                        capacity);
     grow("kv_cache::reserve", capacity);
   }
 
-  /// Appends n tokens to every sequence: key [batch, H_kv, n, key_dim], value [batch, H_kv, n, value_dim], neither of them in the
-  /// cache's own memory.
+  /// Appends n tokens to every sequence: key [batch, H_kv, n, key_dim], value [batch, H_kv, n,
+  /// value_dim], neither of them in the cache's own memory.
   template <typename Key, typename Value>
   void append(const tensor_view<Key>& key, const tensor_view<Value>& value) {
     detail::check_equal("kv_cache::append", "key: batch", key.batch, "the cache's batch", batch());
@@ -147,7 +167,8 @@ class kv_cache {
     for (size_type b = 0; b < batch(); ++b) append_entry(b, b, key, value);
   }
 
-  /// Appends n tokens to sequence b alone: key [1, H_kv, n, key_dim], value [1, H_kv, n, value_dim].
+  /// Appends n tokens to sequence b alone: key [1, H_kv, n, key_dim], value [1, H_kv, n,
+  /// value_dim].
   template <typename Key, typename Value>
   void append(size_type b, const tensor_view<Key>& key, const tensor_view<Value>& value) {
     check_sequence("append", b);
@@ -157,17 +178,18 @@ class kv_cache {
     append_entry(b, 0, key, value);
   }
 
-  /// Forgets all but the first `length` of the tokens that sequence b holds. Where a rolling cache has dropped earlier ones, at
-  /// least its window must stay: the next token sees as far back.
+  /// Forgets all but the first `length` of the tokens that sequence b holds. Where a rolling cache
+  /// has dropped earlier ones, at least its window must stay: the next token sees as far back.
   void truncate(size_type b, size_type length) {
     check_sequence("truncate", b);
     const std::size_t s = static_cast<std::size_t>(b);
     if (length < 0 || length > lengths_[s])
-      detail::fail_with("heed::kv_cache::truncate: length ", length, " is not in [0, ", lengths_[s], "], what sequence ", b, " holds");
+      detail::fail_with("heed::kv_cache::truncate: length ", length, " is not in [0, ", lengths_[s],
+                        "], what sequence ", b, " holds");
     if (dropped_[s] > 0 && length < window_)
-      detail::fail_with("heed::kv_cache::truncate: length ", length, " is less than the window ", window_,
-                        " of the next token, and sequence ", b, " has dropped the ", dropped_[s], " tokens before; clear(", b,
-                        ") empties it");
+      detail::fail_with("heed::kv_cache::truncate: length ", length, " is less than the window ",
+                        window_, " of the next token, and sequence ", b, " has dropped the ",
+                        dropped_[s], " tokens before; clear(", b, ") empties it");
     lengths_[s] = length;
   }
 
@@ -188,24 +210,34 @@ class kv_cache {
   detail::stored_tensor<Stored> values() const { return value_.view(*this); }
 
  private:
-  /// Keys or values: [batch, heads, capacity, dim], and the scales [batch, heads, capacity] of int8.
+  /// Keys or values: [batch, heads, capacity, dim], and the scales [batch, heads, capacity] of
+  /// int8.
   struct storage {
-    storage(size_type batch_size, size_type num_heads, size_type row_dim) : batch(batch_size), heads(num_heads), dim(row_dim) {}
+    storage(size_type batch_size, size_type num_heads, size_type row_dim)
+        : batch(batch_size), heads(num_heads), dim(row_dim) {}
 
-    size_type bytes() const { return static_cast<size_type>(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
-    tensor_view<Stored> rows(size_type capacity) { return bhnd(elements.data(), batch, heads, capacity, dim); }
+    size_type bytes() const {
+      return static_cast<size_type>(elements.size() * sizeof(Stored) +
+                                    scales.size() * sizeof(float));
+    }
+    tensor_view<Stored> rows(size_type capacity) {
+      return bhnd(elements.data(), batch, heads, capacity, dim);
+    }
 
     storage grown(size_type from, size_type to) const {
       storage larger(batch, heads, dim);
       larger.elements = grown_rows(elements, from, to, dim);
-      if (detail::storage_traits<Stored>::has_scales) larger.scales = grown_rows(scales, from, to, 1);
+      if (detail::storage_traits<Stored>::has_scales)
+        larger.scales = grown_rows(scales, from, to, 1);
       return larger;
     }
     template <typename Element>
-    std::vector<Element> grown_rows(const std::vector<Element>& rows, size_type from, size_type to, size_type row) const {
+    std::vector<Element> grown_rows(const std::vector<Element>& rows, size_type from, size_type to,
+                                    size_type row) const {
       std::vector<Element> grown(static_cast<std::size_t>(batch * heads * to * row));
       for (size_type head = 0; head < batch * heads; ++head)
-        std::copy(rows.data() + head * from * row, rows.data() + (head + 1) * from * row, grown.data() + head * to * row);
+        std::copy(rows.data() + head * from * row, rows.data() + (head + 1) * from * row,
+                  grown.data() + head * to * row);
       return grown;
     }
     detail::stored_tensor<Stored> view(const kv_cache& cache) const {
@@ -213,8 +245,10 @@ class kv_cache {
       size_type longest = 0;
       for (const size_type length : cache.lengths_) longest = (std::max)(longest, length);
       tensor_view<const float> row_scales;
-      if (detail::storage_traits<Stored>::has_scales) row_scales = bhnd(scales.data(), batch, heads, capacity, 1);
-      detail::stored_tensor<Stored> view(bhnd(elements.data(), batch, heads, capacity, dim), row_scales, batch, longest);
+      if (detail::storage_traits<Stored>::has_scales)
+        row_scales = bhnd(scales.data(), batch, heads, capacity, 1);
+      detail::stored_tensor<Stored> view(bhnd(elements.data(), batch, heads, capacity, dim),
+                                         row_scales, batch, longest);
       view.first_rows = cache.first_.data();
       view.lengths = cache.lengths_.data();
       view.dropped = cache.dropped_.data();
@@ -228,41 +262,50 @@ class kv_cache {
 
   void grow(const char* function, size_type capacity) {
     if (capacity <= capacity_) return;
-    for (const storage* part : {&key_, &value_}) detail::check_storage(function, {part->batch, part->heads, capacity, part->dim});
+    for (const storage* part : {&key_, &value_})
+      detail::check_storage(function, {part->batch, part->heads, capacity, part->dim});
     storage key = key_.grown(capacity_, capacity), value = value_.grown(capacity_, capacity);
     key_ = std::move(key);
     value_ = std::move(value);
     capacity_ = capacity;
   }
   /// Tokens of sequence s that the next append keeps: no later query looks further back.
-  size_type kept(std::size_t s) const { return window_ >= 0 ? (std::min)(lengths_[s], window_) : lengths_[s]; }
-  /// All that an append of n tokens to sequences [begin, end) has to allocate, before it changes anything.
+  size_type kept(std::size_t s) const {
+    return window_ >= 0 ? (std::min)(lengths_[s], window_) : lengths_[s];
+  }
+  /// All that an append of n tokens to sequences [begin, end) has to allocate, before it changes
+  /// anything.
   void make_room(size_type begin, size_type end, size_type n) {
     size_type capacity = 0;
     for (size_type b = begin; b < end; ++b) {
       const std::size_t s = static_cast<std::size_t>(b);
       if (first_[s] + lengths_[s] + n <= capacity_) continue;
       const size_type needed = kept(s) + n;
-      capacity = (std::max)(capacity, needed > capacity_ ? (std::max)(needed, 2 * capacity_) : 2 * kept(s));
+      capacity = (std::max)(capacity,
+                            needed > capacity_ ? (std::max)(needed, 2 * capacity_) : 2 * kept(s));
     }
     grow("kv_cache::append", capacity);
   }
   void check_sequence(const char* function, size_type b) const {
     if (b < 0 || b >= batch())
-      detail::fail_with("heed::kv_cache::", function, ": there is no sequence ", b, " in a batch of ", batch());
+      detail::fail_with("heed::kv_cache::", function, ": there is no sequence ", b,
+                        " in a batch of ", batch());
   }
   template <typename Key, typename Value>
   void check_tokens(const tensor_view<Key>& key, const tensor_view<Value>& value) const {
     detail::check_tokens("kv_cache::append", key, value, key_.heads, key_.dim, value_.dim);
-    const detail::memory_region own_keys = detail::region_of(keys().elements), own_values = detail::region_of(values().elements);
-    for (const detail::named_region& tokens : {detail::named_region("key", key), detail::named_region("value", value)}) {
+    const detail::memory_region own_keys = detail::region_of(keys().elements),
+                                own_values = detail::region_of(values().elements);
+    for (const detail::named_region& tokens :
+         {detail::named_region("key", key), detail::named_region("value", value)}) {
       detail::check_pair("kv_cache::append", tokens, "the cache's own keys", own_keys);
       detail::check_pair("kv_cache::append", tokens, "the cache's own values", own_values);
     }
   }
 
   template <typename Key, typename Value>
-  void append_entry(size_type b, size_type entry, const tensor_view<Key>& key, const tensor_view<Value>& value) {
+  void append_entry(size_type b, size_type entry, const tensor_view<Key>& key,
+                    const tensor_view<Value>& value) {
     const std::size_t s = static_cast<std::size_t>(b);
     const size_type past = lengths_[s] - kept(s), needed = kept(s) + key.rows;
     first_[s] += past;
@@ -273,7 +316,8 @@ class kv_cache {
     store(value_, b, entry, first_[s] + lengths_[s], value);
     lengths_[s] = needed;
   }
-  /// Moves the tokens of sequence s to the front of its storage. A rolling cache of capacity 2 window does so once in `window` tokens.
+  /// Moves the tokens of sequence s to the front of its storage. A rolling cache of capacity 2
+  /// window does so once in `window` tokens.
   void to_front(std::size_t s) {
     const auto move_rows_of = [&](auto& rows, size_type heads, size_type row) {
       for (size_type h = 0; h < heads; ++h) {
@@ -288,13 +332,17 @@ class kv_cache {
     first_[s] = 0;
   }
   template <typename Scalar>
-  void store(storage& part, size_type b, size_type entry, size_type first, const tensor_view<Scalar>& tokens) {
+  void store(storage& part, size_type b, size_type entry, size_type first,
+             const tensor_view<Scalar>& tokens) {
     for (size_type h = 0; h < part.heads; ++h) {
       const matrix_view<const std::remove_const_t<Scalar>> from =
           tensor_view<const std::remove_const_t<Scalar>>(tokens).head(entry, h, 0, tokens.rows);
       const matrix_view<Stored> to = part.rows(capacity_).head(b, h, first, tokens.rows);
-      float* scales = detail::storage_traits<Stored>::has_scales ? part.scales.data() + (b * part.heads + h) * capacity_ + first : nullptr;
-      for (size_type i = 0; i < tokens.rows; ++i) detail::storage_traits<Stored>::store_row(from, to, scales ? scales + i : nullptr, i);
+      float* scales = detail::storage_traits<Stored>::has_scales
+                          ? part.scales.data() + (b * part.heads + h) * capacity_ + first
+                          : nullptr;
+      for (size_type i = 0; i < tokens.rows; ++i)
+        detail::storage_traits<Stored>::store_row(from, to, scales ? scales + i : nullptr, i);
     }
   }
 
@@ -309,39 +357,48 @@ template <typename Scalar, typename Stored, typename Cache>
 void bind_cache(const char* function, const Cache& cache, problem<Scalar, Stored>& problem) {
   const size_type window = problem.options.window_left;
   if (cache.window() >= 0 && (window < 0 || window > cache.window()))
-    fail_with("heed::", function, ": window_left ", window, " is more than the cache keeps: its window is ", cache.window());
-  if (problem.terms.key_lengths) fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
+    fail_with("heed::", function, ": window_left ", window,
+              " is more than the cache keeps: its window is ", cache.window());
+  if (problem.terms.key_lengths)
+    fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
   if (problem.terms.function_blocks)
     fail_with("heed::", function,
-              ": with a cache a mask function counts tokens and its blocks count rows; give blocks and mask_function apart");
+              ": with a cache a mask function counts tokens and its blocks count rows; give blocks "
+              "and mask_function apart");
   problem.cached = true;
   const size_type* const dropped = problem.key.dropped;
   for (size_type b = 0; dropped && b < problem.batch(); ++b)
     if (dropped[b] > 0 && problem.n_q(b) > 0 && problem.band(b).low < 0)
-      fail_with("heed::", function, ": the window of query 0 of sequence ", b, " begins ", -problem.band(b).low, " tokens before the ",
-                problem.n_kv(b), " that the cache holds; it has dropped ", dropped[b]);
+      fail_with("heed::", function, ": the window of query 0 of sequence ", b, " begins ",
+                -problem.band(b).low, " tokens before the ", problem.n_kv(b),
+                " that the cache holds; it has dropped ", dropped[b]);
 }
 
 template <typename Scalar, typename Query, typename Cache, typename... Terms>
-auto make_cached_problem(const char* function, const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
-                         const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options, const Terms&... terms) {
+auto make_cached_problem(const char* function, const tensor_view<Query>& query, const Cache& cache,
+                         const tensor_view<Scalar>& out,
+                         const tensor_view<accumulator_t<Scalar>>& lse,
+                         const attention_options& options, const Terms&... terms) {
   static_assert(scalars_fit<Scalar, Query>::value);
-  auto problem =
-      make_stored_problem(function, tensor_view<const Scalar>(query), cache.keys(), cache.values(), out, lse, options, terms...);
+  auto problem = make_stored_problem(function, tensor_view<const Scalar>(query), cache.keys(),
+                                     cache.values(), out, lse, options, terms...);
   bind_cache(function, cache, problem);
   return problem;
 }
 }  // namespace detail
 
-/// Attention of new queries against a cache: decoding, or a chunk of a prompt after its keys and values have been appended.
+/// Attention of new queries against a cache: decoding, or a chunk of a prompt after its keys and
+/// values have been appended.
 ///
-/// query [B, H, n_q, Dk], cache of B sequences -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {}. The queries are the newest n_q tokens
-/// of their sequence (with causal::top_left, the first that the cache holds). With causal::bottom_right any cut of a prompt into
-/// chunks gives the result of one call; for that, i and j of functions and dropout are the numbers of the tokens in the
-/// sequence. keep, bias and blocks count rows of the call. A rolling cache needs a window_left that is not larger than its
-/// window, and no more queries than were appended last. Throws std::invalid_argument where the sizes do not fit together, and as
-/// multi_head_attention_into does. Allocates nothing once `memory` has grown, which it does once for all lengths up to the capacity of
-/// a kv_cache, or the room in the tables of a paged one (see paged_kv_cache::reserve).
+/// query [B, H, n_q, Dk], cache of B sequences -> out [B, H, n_q, Dv], lse [B, H, n_q, 1] or {}.
+/// The queries are the newest n_q tokens of their sequence (with causal::top_left, the first that
+/// the cache holds). With causal::bottom_right any cut of a prompt into chunks gives the result of
+/// one call; for that, i and j of functions and dropout are the numbers of the tokens in the
+/// sequence. keep, bias and blocks count rows of the call. A rolling cache needs a window_left that
+/// is not larger than its window, and no more queries than were appended last. Throws
+/// std::invalid_argument where the sizes do not fit together, and as multi_head_attention_into
+/// does. Allocates nothing once `memory` has grown, which it does once for all lengths up to the
+/// capacity of a kv_cache, or the room in the tables of a paged one (see paged_kv_cache::reserve).
 ///
 /// @code
 /// heed::kv_cache<float> cache(1, 2, 64, 64);
@@ -351,35 +408,45 @@ auto make_cached_problem(const char* function, const tensor_view<Query>& query, 
 /// std::vector<float> query(8 * 64, 0.1f), out(query.size()), token(2 * 64, 0.5f);
 /// for (int step = 0; step < 3; ++step) {  // one token, 8 heads on 2
 ///   cache.append(heed::bhnd(token.data(), 1, 2, 1, 64), heed::bhnd(token.data(), 1, 2, 1, 64));
-///   heed::cached_attention_into(heed::bhnd(query.data(), 1, 8, 1, 64), cache, heed::bhnd(out.data(), 1, 8, 1, 64), {}, options,
+///   heed::cached_attention_into(heed::bhnd(query.data(), 1, 8, 1, 64), cache,
+///   heed::bhnd(out.data(), 1, 8, 1, 64), {}, options,
 ///                               memory);
 /// }
 /// @endcode
-template <typename Query, typename Cache, typename Scalar, typename Lse = detail::absent, typename... Terms>
-void cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out, const Lse& lse,
-                           const attention_options& options, workspace& memory, const Terms&... terms) {
+template <typename Query, typename Cache, typename Scalar, typename Lse = detail::absent,
+          typename... Terms>
+void cached_attention_into(const tensor_view<Query>& query, const Cache& cache,
+                           const tensor_view<Scalar>& out, const Lse& lse,
+                           const attention_options& options, workspace& memory,
+                           const Terms&... terms) {
   detail::forward(
-      detail::make_cached_problem<Scalar>("cached_attention_into", query, cache, out, detail::lse_of<Scalar>(lse), options, terms...),
+      detail::make_cached_problem<Scalar>("cached_attention_into", query, cache, out,
+                                          detail::lse_of<Scalar>(lse), options, terms...),
       memory);
 }
 
-/// The bytes of the workspace that this call of cached_attention_into takes, at any length that the cache has room for: out and lse do
-/// not matter.
+/// The bytes of the workspace that this call of cached_attention_into takes, at any length that the
+/// cache has room for: out and lse do not matter.
 template <typename Query, typename Cache, typename... Terms>
-size_type cached_attention_workspace_bytes(const tensor_view<Query>& query, const Cache& cache, const attention_options& options,
-                                       const Terms&... terms) {
+size_type cached_attention_workspace_bytes(const tensor_view<Query>& query, const Cache& cache,
+                                           const attention_options& options,
+                                           const Terms&... terms) {
   constexpr const char* name = "cached_attention_workspace_bytes";
-  auto p = detail::make_score_problem<std::remove_const_t<Query>>(name, query, cache.keys(), cache.values(), {}, options, terms...);
+  auto p = detail::make_score_problem<std::remove_const_t<Query>>(
+      name, query, cache.keys(), cache.values(), {}, options, terms...);
   detail::bind_cache(name, cache, p);
   return detail::bytes_of(p);
 }
 
 /// The same computed directly: the oracle of cached_attention_into.
-template <typename Query, typename Cache, typename Scalar, typename Lse = detail::absent, typename... Terms>
-void reference_cached_attention_into(const tensor_view<Query>& query, const Cache& cache, const tensor_view<Scalar>& out,
-                                     const Lse& lse, const attention_options& options, const Terms&... terms) {
-  detail::reference(detail::make_cached_problem<Scalar>("reference_cached_attention_into", query, cache, out,
-                                                        detail::lse_of<Scalar>(lse), options, terms...));
+template <typename Query, typename Cache, typename Scalar, typename Lse = detail::absent,
+          typename... Terms>
+void reference_cached_attention_into(const tensor_view<Query>& query, const Cache& cache,
+                                     const tensor_view<Scalar>& out, const Lse& lse,
+                                     const attention_options& options, const Terms&... terms) {
+  detail::reference(detail::make_cached_problem<Scalar>("reference_cached_attention_into", query,
+                                                        cache, out, detail::lse_of<Scalar>(lse),
+                                                        options, terms...));
 }
 
 HEED_NAMESPACE_END

@@ -12,28 +12,32 @@
 
 HEED_NAMESPACE_BEGIN
 
-// Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1): the cache holds for each token one latent vector c of d_c
-// numbers and one rotated key k_r of d_r numbers that all heads share, side by side. Head h has keys [c W_UK_h, k_r] and values c
-// W_UV_h. The absorbed form never makes them: q . (c W_UK_h) = (q W_UK_h^T) . c, and sum p (c W_UV_h) = (sum p c) W_UV_h. It is
-// multi-query attention of head_dim d_c + d_r over the cache itself, with values that are the first d_c columns of the keys.
+// Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1): the cache holds for
+// each token one latent vector c of d_c numbers and one rotated key k_r of d_r numbers that all
+// heads share, side by side. Head h has keys [c W_UK_h, k_r] and values c W_UV_h. The absorbed form
+// never makes them: q . (c W_UK_h) = (q W_UK_h^T) . c, and sum p (c W_UV_h) = (sum p c) W_UV_h. It
+// is multi-query attention of head_dim d_c + d_r over the cache itself, with values that are the
+// first d_c columns of the keys.
 
-/// The weights of the up-projections of all heads, one below the other: w_uk [H * d_nope, d_c] (W_UK_h transposed) and w_uv [H * d_v,
-/// d_c].
+/// The weights of the up-projections of all heads, one below the other: w_uk [H * d_nope, d_c]
+/// (W_UK_h transposed) and w_uv [H * d_v, d_c].
 template <typename Scalar>
 struct latent_weights {
-  rows<Scalar> w_uk;    ///< [H * d_nope, d_c]: latent to keys
-  rows<Scalar> w_uv;    ///< [H * d_v, d_c]: latent to values
+  rows<Scalar> w_uk;        ///< [H * d_nope, d_c]: latent to keys
+  rows<Scalar> w_uv;        ///< [H * d_v, d_c]: latent to values
   size_type num_heads = 0;  ///< H
   size_type rope_dim = 0;   ///< d_r: the width of the rotated key that all heads share
 
   /// The width of the latent vector.
   size_type d_c() const { return w_uk.cols(); }
-  /// The width of a head's plain key. Throws std::invalid_argument where num_heads does not divide the rows of w_uk.
+  /// The width of a head's plain key. Throws std::invalid_argument where num_heads does not divide
+  /// the rows of w_uk.
   size_type d_nope() const {
     detail::check_multiple("latent_weights", "w_uk", w_uk.rows(), "rows", "num_heads", num_heads);
     return w_uk.rows() / num_heads;
   }
-  /// The width of a head's value. Throws std::invalid_argument where num_heads does not divide the rows of w_uv.
+  /// The width of a head's value. Throws std::invalid_argument where num_heads does not divide the
+  /// rows of w_uv.
   size_type d_v() const {
     detail::check_multiple("latent_weights", "w_uv", w_uv.rows(), "rows", "num_heads", num_heads);
     return w_uv.rows() / num_heads;
@@ -42,27 +46,31 @@ struct latent_weights {
 
 namespace detail {
 template <typename Query, typename Latent, typename Scalar>
-void check_latent(const char* function, const Query& query, const Latent& latent, const latent_weights<Scalar>& w) {
-  static_assert(
-      std::is_same<typename scalar_of<Query>::type, Scalar>::value && std::is_same<typename scalar_of<Latent>::type, Scalar>::value,
-      "query, latent and the weights must have one scalar type: cast the others to it");
+void check_latent(const char* function, const Query& query, const Latent& latent,
+                  const latent_weights<Scalar>& w) {
+  static_assert(std::is_same<typename scalar_of<Query>::type, Scalar>::value &&
+                    std::is_same<typename scalar_of<Latent>::type, Scalar>::value,
+                "query, latent and the weights must have one scalar type: cast the others to it");
   if (w.rope_dim < 0 || w.rope_dim > latent.cols())
-    fail_with("heed::", function, ": rope_dim must be 0 or more and at most latent's columns ", latent.cols(), ", but is ",
-              w.rope_dim);
+    fail_with("heed::", function, ": rope_dim must be 0 or more and at most latent's columns ",
+              latent.cols(), ", but is ", w.rope_dim);
   check_multiple(function, "w_uk", w.w_uk.rows(), "rows", "num_heads", w.num_heads);
   check_multiple(function, "w_uv", w.w_uv.rows(), "rows", "num_heads", w.num_heads);
   check_equal(function, "w_uv: d_c", w.w_uv.cols(), "w_uk's d_c", w.w_uk.cols());
   check_memory(function, "query", query);
   check_memory(function, "latent", latent);
   constexpr const char* columns = "num_heads * (d_nope + rope_dim)";
-  check_equal(function, "query: columns", query.cols(), columns, product(function, columns, {w.num_heads, w.d_nope() + w.rope_dim}));
+  check_equal(function, "query: columns", query.cols(), columns,
+              product(function, columns, {w.num_heads, w.d_nope() + w.rope_dim}));
   check_equal(function, "latent: columns", latent.cols(), "d_c + rope_dim", w.d_c() + w.rope_dim);
 }
 
 /// An absent scale is that of the heads' own width d_nope + rope_dim, in either form.
 template <typename Scalar>
 attention_options latent_options(attention_options options, const latent_weights<Scalar>& w) {
-  if (!options.scale) options.scale = 1 / std::sqrt(static_cast<double>((std::max)(w.d_nope() + w.rope_dim, size_type{1})));
+  if (!options.scale)
+    options.scale =
+        1 / std::sqrt(static_cast<double>((std::max)(w.d_nope() + w.rope_dim, size_type{1})));
   return options;
 }
 
@@ -75,10 +83,12 @@ matrix_view<Scalar> columns_of(matrix_view<Scalar> m, size_type first, size_type
 }
 /// Head h of weights that stand one below the other, as they are or transposed.
 template <typename Scalar>
-matrix_view<const Scalar> head_weight(const rows<Scalar>& weights, size_type num_heads, size_type h, bool transposed) {
+matrix_view<const Scalar> head_weight(const rows<Scalar>& weights, size_type num_heads, size_type h,
+                                      bool transposed) {
   const size_type d = weights.rows() / num_heads, cols = weights.cols();
   const Scalar* const data = weights.data() + h * d * cols;
-  return transposed ? matrix_view<const Scalar>{data, cols, d, 1, cols} : matrix_view<const Scalar>{data, d, cols, cols, 1};
+  return transposed ? matrix_view<const Scalar>{data, cols, d, 1, cols}
+                    : matrix_view<const Scalar>{data, d, cols, cols, 1};
 }
 template <typename From, typename Scalar>
 void copy_columns(const matrix_view<From>& from, const matrix_view<Scalar>& to) {
@@ -87,63 +97,79 @@ void copy_columns(const matrix_view<From>& from, const matrix_view<Scalar>& to) 
 }
 }  // namespace detail
 
-/// Latent attention in its absorbed form, for decoding: the cache is read once for all heads and nothing of it is expanded.
+/// Latent attention in its absorbed form, for decoding: the cache is read once for all heads and
+/// nothing of it is expanded.
 ///
-/// query n_q x (H * (d_nope + rope_dim)), each head its plain part and then its rotated part; latent n_kv x (d_c + rope_dim), the
-/// latent and then the rotated key -> n_q x (H * d_v). An absent scale is 1 / sqrt(d_nope + rope_dim). half and bfloat16 are summed up
-/// in float. Throws std::invalid_argument where sizes do not fit.
+/// query n_q x (H * (d_nope + rope_dim)), each head its plain part and then its rotated part;
+/// latent n_kv x (d_c + rope_dim), the latent and then the rotated key -> n_q x (H * d_v). An
+/// absent scale is 1 / sqrt(d_nope + rope_dim). half and bfloat16 are summed up in float. Throws
+/// std::invalid_argument where sizes do not fit.
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4, 8};  // 4 heads of 16; d_c = 32, rope_dim 8
-/// const rows query = rows::Random(3, 4 * (16 + 8)), latent = rows::Random(10, 32 + 8);
-/// const rows out = heed::latent_attention(query, latent, w);  // 3 x 64
+/// heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4, 8};  // 4
+/// heads of 16; d_c = 32, rope_dim 8 const rows query = rows::Random(3, 4 * (16 + 8)), latent =
+/// rows::Random(10, 32 + 8); const rows out = heed::latent_attention(query, latent, w);  // 3 x 64
 /// @endcode
 template <typename Query, typename Latent, typename Scalar, typename... Terms>
-rows<Scalar> latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w,
+rows<Scalar> latent_attention(const Query& query, const Latent& latent,
+                              const latent_weights<Scalar>& w,
                               const attention_options& options = {}, const Terms&... terms) {
   detail::check_latent("latent_attention", query, latent, w);
   detail::check_options<accumulator_t<Scalar>>("latent_attention", options);
-  const size_type n = query.rows(), heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(), d_v = w.d_v(), width = d_c + w.rope_dim;
+  const size_type n = query.rows(), heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(),
+                  d_v = w.d_v(), width = d_c + w.rope_dim;
   const detail::input<Scalar, Query> q(query);
   const detail::input<Scalar, Latent> cache(latent);
   rows<Scalar> absorbed(n, heads * width), summed(n, heads * d_c), out(n, heads * d_v);
   workspace memory;
-  const auto head_of = [&](const auto& packed, size_type h) { return split_heads(packed, heads).head(0, h, 0, n); };
+  const auto head_of = [&](const auto& packed, size_type h) {
+    return split_heads(packed, heads).head(0, h, 0, n);
+  };
   for (size_type h = 0; h < heads; ++h) {
     const auto plain = head_of(q.view, h);
     const auto whole = head_of(writable_view(absorbed), h);
-    detail::project<Scalar, 1>(detail::columns_of(plain, 0, d_nope),
-                               {{detail::head_weight(w.w_uk, heads, h, false), detail::columns_of(whole, 0, d_c)}}, options, memory);
-    detail::copy_columns(detail::columns_of(plain, d_nope, w.rope_dim), detail::columns_of(whole, d_c, w.rope_dim));
+    detail::project<Scalar, 1>(
+        detail::columns_of(plain, 0, d_nope),
+        {{detail::head_weight(w.w_uk, heads, h, false), detail::columns_of(whole, 0, d_c)}},
+        options, memory);
+    detail::copy_columns(detail::columns_of(plain, d_nope, w.rope_dim),
+                         detail::columns_of(whole, d_c, w.rope_dim));
   }
   tensor_view<const Scalar> value = cache.view;
   value.cols = d_c;
   detail::forward(
-      detail::make_problem<Scalar>("latent_attention", split_heads(view(absorbed), heads), cache.view, value,
-                                   split_heads(writable_view(summed), heads), {}, detail::latent_options(options, w), terms...),
+      detail::make_problem<Scalar>("latent_attention", split_heads(view(absorbed), heads),
+                                   cache.view, value, split_heads(writable_view(summed), heads), {},
+                                   detail::latent_options(options, w), terms...),
       memory);
   for (size_type h = 0; h < heads; ++h)
-    detail::project<Scalar, 1>(head_of(view(summed), h),
-                               {{detail::head_weight(w.w_uv, heads, h, true), head_of(writable_view(out), h)}}, options, memory);
+    detail::project<Scalar, 1>(
+        head_of(view(summed), h),
+        {{detail::head_weight(w.w_uv, heads, h, true), head_of(writable_view(out), h)}}, options,
+        memory);
   return out;
 }
 
-/// Latent attention with every head's keys and values expanded: fewer operations when there are many queries, as in a prompt.
-/// Arguments and result as those of latent_attention.
+/// Latent attention with every head's keys and values expanded: fewer operations when there are
+/// many queries, as in a prompt. Arguments and result as those of latent_attention.
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4, 8};  // 4 heads of 16; d_c = 32, rope_dim 8
-/// const rows query = rows::Random(3, 4 * (16 + 8)), latent = rows::Random(10, 32 + 8);
-/// assert((heed::expanded_latent_attention(query, latent, w) - heed::latent_attention(query, latent, w)).norm() < 1e-3f);
+/// heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4, 8};  // 4
+/// heads of 16; d_c = 32, rope_dim 8 const rows query = rows::Random(3, 4 * (16 + 8)), latent =
+/// rows::Random(10, 32 + 8); assert((heed::expanded_latent_attention(query, latent, w) -
+/// heed::latent_attention(query, latent, w)).norm() < 1e-3f);
 /// @endcode
 template <typename Query, typename Latent, typename Scalar, typename... Terms>
-rows<Scalar> expanded_latent_attention(const Query& query, const Latent& latent, const latent_weights<Scalar>& w,
-                                       const attention_options& options = {}, const Terms&... terms) {
+rows<Scalar> expanded_latent_attention(const Query& query, const Latent& latent,
+                                       const latent_weights<Scalar>& w,
+                                       const attention_options& options = {},
+                                       const Terms&... terms) {
   detail::check_latent("expanded_latent_attention", query, latent, w);
   detail::check_options<accumulator_t<Scalar>>("expanded_latent_attention", options);
-  const size_type heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(), d_v = w.d_v(), width = d_nope + w.rope_dim, n = latent.rows();
+  const size_type heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(), d_v = w.d_v(),
+                  width = d_nope + w.rope_dim, n = latent.rows();
   const detail::input<Scalar, Query> q(query);
   const detail::input<Scalar, Latent> cache(latent);
   rows<Scalar> keys(n, heads * width), values(n, heads * d_v), out(query.rows(), heads * d_v);
@@ -154,14 +180,18 @@ rows<Scalar> expanded_latent_attention(const Query& query, const Latent& latent,
     detail::project<Scalar, 2>(
         detail::columns_of(cached, 0, d_c),
         {{detail::head_weight(w.w_uk, heads, h, true), detail::columns_of(key, 0, d_nope)},
-         {detail::head_weight(w.w_uv, heads, h, true), split_heads(writable_view(values), heads).head(0, h, 0, n)}},
+         {detail::head_weight(w.w_uv, heads, h, true),
+          split_heads(writable_view(values), heads).head(0, h, 0, n)}},
         options, memory);
-    detail::copy_columns(detail::columns_of(cached, d_c, w.rope_dim), detail::columns_of(key, d_nope, w.rope_dim));
+    detail::copy_columns(detail::columns_of(cached, d_c, w.rope_dim),
+                         detail::columns_of(key, d_nope, w.rope_dim));
   }
-  detail::forward(detail::make_problem<Scalar>("expanded_latent_attention", split_heads(q.view, heads), split_heads(view(keys), heads),
-                                               split_heads(view(values), heads), split_heads(writable_view(out), heads), {},
-                                               detail::latent_options(options, w), terms...),
-                  memory);
+  detail::forward(
+      detail::make_problem<Scalar>("expanded_latent_attention", split_heads(q.view, heads),
+                                   split_heads(view(keys), heads), split_heads(view(values), heads),
+                                   split_heads(writable_view(out), heads), {},
+                                   detail::latent_options(options, w), terms...),
+      memory);
   return out;
 }
 

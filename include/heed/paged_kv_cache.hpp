@@ -8,33 +8,40 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// A cache in pages: sequences come and go, each holds a table of pages from one pool, and sequences that begin alike share the pages
-/// of their common prefix (Kwon et al. 2023). Stored is as for kv_cache. Invariant: a page belongs to as many sequences as its count
-/// says; a page that more than one holds is never written. A call that throws changes nothing. Appending allocates nothing where the
-/// table of the sequence has room (see reserve).
+/// A cache in pages: sequences come and go, each holds a table of pages from one pool, and
+/// sequences that begin alike share the pages of their common prefix (Kwon et al. 2023). Stored is
+/// as for kv_cache. Invariant: a page belongs to as many sequences as its count says; a page that
+/// more than one holds is never written. A call that throws changes nothing. Appending allocates
+/// nothing where the table of the sequence has room (see reserve).
 ///
 /// @code
-/// heed::paged_kv_cache<float> cache(16, 4, 2, 64, 64);  // 16 pages of 4 tokens; 2 key/value heads of 64
-/// std::vector<float> prompt(2 * 5 * 64, 0.5f), query(2 * 8 * 64, 0.1f), out(query.size());
+/// heed::paged_kv_cache<float> cache(16, 4, 2, 64, 64);  // 16 pages of 4 tokens; 2 key/value heads
+/// of 64 std::vector<float> prompt(2 * 5 * 64, 0.5f), query(2 * 8 * 64, 0.1f), out(query.size());
 /// const heed::size_type first = cache.add_sequence();
-/// cache.append(first, heed::bhnd(prompt.data(), 1, 2, 5, 64), heed::bhnd(prompt.data(), 1, 2, 5, 64));
-/// const std::vector<heed::size_type> both{first, cache.fork(first)};  // the two share their pages
-/// assert(cache.free_pages() == 14);
-/// heed::workspace memory;
-/// heed::cached_attention_into(heed::bhnd(query.data(), 2, 8, 1, 64), cache.batch(both), heed::bhnd(out.data(), 2, 8, 1, 64), {},
+/// cache.append(first, heed::bhnd(prompt.data(), 1, 2, 5, 64), heed::bhnd(prompt.data(), 1, 2, 5,
+/// 64)); const std::vector<heed::size_type> both{first, cache.fork(first)};  // the two share their
+/// pages assert(cache.free_pages() == 14); heed::workspace memory;
+/// heed::cached_attention_into(heed::bhnd(query.data(), 2, 8, 1, 64), cache.batch(both),
+/// heed::bhnd(out.data(), 2, 8, 1, 64), {},
 ///                             heed::attention_options(), memory);
 /// @endcode
 template <typename Stored>
 class paged_kv_cache {
  public:
   /// A pool of num_pages pages of page_rows tokens each.
-  paged_kv_cache(size_type num_pages, size_type page_rows, size_type num_kv_heads, size_type key_dim, size_type value_dim)
-      : page_rows_(page_rows), key_{num_pages, page_rows, num_kv_heads, key_dim, {}, {}}, value_{num_pages, page_rows, num_kv_heads,
-                                                                                                 value_dim, {},        {}} {
+  paged_kv_cache(size_type num_pages, size_type page_rows, size_type num_kv_heads,
+                 size_type key_dim, size_type value_dim)
+      : page_rows_(page_rows),
+        key_{num_pages, page_rows, num_kv_heads, key_dim, {}, {}},
+        value_{num_pages, page_rows, num_kv_heads, value_dim, {}, {}} {
     if (num_pages < 0 || page_rows < 1 || num_kv_heads < 0 || key_dim < 0 || value_dim < 0)
-      detail::fail_with("heed::paged_kv_cache: sizes must not be negative and page_rows at least 1, but are num_pages ", num_pages,
-                        ", page_rows ", page_rows, ", num_kv_heads ", num_kv_heads, ", key_dim ", key_dim, ", value_dim ", value_dim);
-    for (const size_type dim : {key_dim, value_dim}) detail::check_storage("paged_kv_cache", {num_pages, num_kv_heads, page_rows, dim});
+      detail::fail_with(
+          "heed::paged_kv_cache: sizes must not be negative and page_rows at least 1, but are "
+          "num_pages ",
+          num_pages, ", page_rows ", page_rows, ", num_kv_heads ", num_kv_heads, ", key_dim ",
+          key_dim, ", value_dim ", value_dim);
+    for (const size_type dim : {key_dim, value_dim})
+      detail::check_storage("paged_kv_cache", {num_pages, num_kv_heads, page_rows, dim});
     key_.allocate();
     value_.allocate();
     holders_.assign(static_cast<std::size_t>(num_pages), 0);
@@ -81,10 +88,12 @@ class paged_kv_cache {
     sequences_.push_back({true, 0, {}});
     return static_cast<size_type>(sequences_.size()) - 1;
   }
-  /// A new sequence with the same content: the pages are shared until one of the two writes into the last of them.
+  /// A new sequence with the same content: the pages are shared until one of the two writes into
+  /// the last of them.
   size_type fork(size_type s) {
     check_sequence("fork", s);
-    std::vector<size_type> pages = at(s).pages;  // may throw, and so may add_sequence: nothing has changed by then
+    std::vector<size_type> pages =
+        at(s).pages;  // may throw, and so may add_sequence: nothing has changed by then
     const size_type copy = add_sequence();
     at(copy) = sequence{true, at(s).length, std::move(pages)};
     for (const size_type page : at(copy).pages) ++holders(page);
@@ -102,18 +111,21 @@ class paged_kv_cache {
     return at(s).length;
   }
 
-  /// Makes room in the table of sequence s for `tokens` tokens; less than there is room for changes nothing. Takes no page: those that
-  /// are free go to who appends first. Throws std::invalid_argument for a negative number, or one that the pool cannot hold.
+  /// Makes room in the table of sequence s for `tokens` tokens; less than there is room for changes
+  /// nothing. Takes no page: those that are free go to who appends first. Throws
+  /// std::invalid_argument for a negative number, or one that the pool cannot hold.
   void reserve(size_type s, size_type tokens) {
     check_sequence("reserve", s);
     const size_type most = key_.num_pages * page_rows_;
     if (tokens < 0 || tokens > most)
-      detail::fail_with("heed::paged_kv_cache::reserve: tokens must be in [0, ", most, "], what all pages hold, but are ", tokens);
+      detail::fail_with("heed::paged_kv_cache::reserve: tokens must be in [0, ", most,
+                        "], what all pages hold, but are ", tokens);
     at(s).pages.reserve(static_cast<std::size_t>(tokens / page_rows_ + (tokens % page_rows_ != 0)));
   }
 
   /// Appends n tokens to sequence s: key [1, H_kv, n, key_dim], value [1, H_kv, n, value_dim].
-  /// Throws std::invalid_argument where sizes do not fit or the pool has too few free pages, before anything is written.
+  /// Throws std::invalid_argument where sizes do not fit or the pool has too few free pages, before
+  /// anything is written.
   template <typename Key, typename Value>
   void append(size_type s, const tensor_view<Key>& key, const tensor_view<Value>& value) {
     constexpr const char* name = "paged_kv_cache::append";
@@ -121,14 +133,19 @@ class paged_kv_cache {
     detail::check_equal(name, "key: batch", key.batch, "one sequence:", size_type{1});
     detail::check_tokens(name, key, value, key_.heads, key_.dim, value_.dim);
     sequence& seq = at(s);
-    const bool copies_last = key.rows > 0 && seq.length % page_rows_ != 0 && holders(seq.pages.back()) > 1;
-    const size_type room = static_cast<size_type>(seq.pages.size()) * page_rows_ - seq.length, beyond = (std::max)(key.rows - room, size_type{0});
+    const bool copies_last =
+        key.rows > 0 && seq.length % page_rows_ != 0 && holders(seq.pages.back()) > 1;
+    const size_type room = static_cast<size_type>(seq.pages.size()) * page_rows_ - seq.length,
+                    beyond = (std::max)(key.rows - room, size_type{0});
     const size_type more = beyond / page_rows_ + (beyond % page_rows_ != 0) + (copies_last ? 1 : 0);
     if (more > free_pages())
-      detail::fail_with("heed::", name, ": ", key.rows, " tokens need ", more, " pages, but only ", free_pages(), " are free");
+      detail::fail_with("heed::", name, ": ", key.rows, " tokens need ", more, " pages, but only ",
+                        free_pages(), " are free");
 
-    const std::size_t pages = seq.pages.size() + static_cast<std::size_t>(more - (copies_last ? 1 : 0));
-    if (pages > seq.pages.capacity()) seq.pages.reserve((std::max)(pages, 2 * seq.pages.capacity()));
+    const std::size_t pages =
+        seq.pages.size() + static_cast<std::size_t>(more - (copies_last ? 1 : 0));
+    if (pages > seq.pages.capacity())
+      seq.pages.reserve((std::max)(pages, 2 * seq.pages.capacity()));
     if (copies_last) {
       const size_type shared = seq.pages.back(), own = take_page();
       key_.copy_page(shared, own);
@@ -144,13 +161,14 @@ class paged_kv_cache {
     }
   }
 
-  /// Forgets all but the first `length` tokens of sequence s; pages that no sequence holds any more are free again.
+  /// Forgets all but the first `length` tokens of sequence s; pages that no sequence holds any more
+  /// are free again.
   void truncate(size_type s, size_type length) {
     check_sequence("truncate", s);
     sequence& seq = at(s);
     if (length < 0 || length > seq.length)
-      detail::fail_with("heed::paged_kv_cache::truncate: length ", length, " is not in [0, ", seq.length, "], what sequence ", s,
-                        " holds");
+      detail::fail_with("heed::paged_kv_cache::truncate: length ", length, " is not in [0, ",
+                        seq.length, "], what sequence ", s, " holds");
     free_.reserve(holders_.size());  // a copy of a cache has not reserved it
     seq.length = length;
     while (static_cast<size_type>(seq.pages.size()) * page_rows_ >= length + page_rows_) {
@@ -160,12 +178,14 @@ class paged_kv_cache {
     }
   }
 
-  /// Some sequences as the batch of calls of cached_attention_into: batch entry b is sequences[b]. Looks at the cache and at the
-  /// caller's list, as they are at each call, and owns neither.
+  /// Some sequences as the batch of calls of cached_attention_into: batch entry b is sequences[b].
+  /// Looks at the cache and at the caller's list, as they are at each call, and owns neither.
   class batch_view {
    public:
-    /// The sequences of a cache, which must outlive the view. Throws std::invalid_argument for one that the cache does not have.
-    batch_view(const paged_kv_cache& cache, const index_list& sequences) : cache_(cache), sequences_(sequences) {
+    /// The sequences of a cache, which must outlive the view. Throws std::invalid_argument for one
+    /// that the cache does not have.
+    batch_view(const paged_kv_cache& cache, const index_list& sequences)
+        : cache_(cache), sequences_(sequences) {
       detail::check_list("paged_kv_cache::batch", "sequences", sequences);
       for (const size_type s : sequences) cache.check_sequence("batch", s);
     }
@@ -185,7 +205,8 @@ class paged_kv_cache {
         longest = (std::max)(longest, cache_.at(s).length);
         pages = (std::max)(pages, static_cast<size_type>(cache_.at(s).pages.capacity()));
       }
-      detail::stored_tensor<Stored> view(pool.all_rows(), pool.all_scales(), sequences_.size, longest);
+      detail::stored_tensor<Stored> view(pool.all_rows(), pool.all_scales(), sequences_.size,
+                                         longest);
       view.capacity = (std::min)(pages, pool.num_pages) * pool.page_rows;
       view.sequences = cache_.sequences_.data();
       view.names = sequences_;
@@ -209,26 +230,40 @@ class paged_kv_cache {
     pool without_pages() const { return {0, page_rows, heads, dim, {}, {}}; }
     void allocate() {
       elements.resize(static_cast<std::size_t>(num_pages * heads * page_rows * dim));
-      if (detail::storage_traits<Stored>::has_scales) scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));
+      if (detail::storage_traits<Stored>::has_scales)
+        scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));
     }
-    size_type bytes() const { return static_cast<size_type>(elements.size() * sizeof(Stored) + scales.size() * sizeof(float)); }
-    tensor_view<const Stored> all_rows() const { return bhnd(elements.data(), num_pages, heads, page_rows, dim); }
+    size_type bytes() const {
+      return static_cast<size_type>(elements.size() * sizeof(Stored) +
+                                    scales.size() * sizeof(float));
+    }
+    tensor_view<const Stored> all_rows() const {
+      return bhnd(elements.data(), num_pages, heads, page_rows, dim);
+    }
     tensor_view<const float> all_scales() const {
       if (scales.empty()) return {};
       return bhnd(scales.data(), num_pages, heads, page_rows, 1);
     }
     void copy_page(size_type from, size_type to) {
       const size_type page = heads * page_rows;
-      std::copy(elements.begin() + from * page * dim, elements.begin() + (from + 1) * page * dim, elements.begin() + to * page * dim);
-      if (!scales.empty()) std::copy(scales.begin() + from * page, scales.begin() + (from + 1) * page, scales.begin() + to * page);
+      std::copy(elements.begin() + from * page * dim, elements.begin() + (from + 1) * page * dim,
+                elements.begin() + to * page * dim);
+      if (!scales.empty())
+        std::copy(scales.begin() + from * page, scales.begin() + (from + 1) * page,
+                  scales.begin() + to * page);
     }
     template <typename Scalar>
     void store(const tensor_view<Scalar>& tokens, size_type i, size_type page, size_type row) {
       using Element = std::remove_const_t<Scalar>;
       for (size_type h = 0; h < heads; ++h) {
-        const matrix_view<Stored> to = bhnd(elements.data(), num_pages, heads, page_rows, dim).head(page, h, row, 1);
-        float* scale = scales.empty() ? nullptr : &scales[static_cast<std::size_t>((page * heads + h) * page_rows + row)];
-        detail::storage_traits<Stored>::store_row(tensor_view<const Element>(tokens).head(0, h, i, 1), to, scale, 0);
+        const matrix_view<Stored> to =
+            bhnd(elements.data(), num_pages, heads, page_rows, dim).head(page, h, row, 1);
+        float* scale =
+            scales.empty()
+                ? nullptr
+                : &scales[static_cast<std::size_t>((page * heads + h) * page_rows + row)];
+        detail::storage_traits<Stored>::store_row(
+            tensor_view<const Element>(tokens).head(0, h, i, 1), to, scale, 0);
       }
     }
   };
@@ -244,7 +279,8 @@ class paged_kv_cache {
   }
   void check_sequence(const char* function, size_type s) const {
     if (s < 0 || s >= static_cast<size_type>(sequences_.size()) || !at(s).live)
-      detail::fail_with("heed::paged_kv_cache::", function, ": there is no sequence ", s, " among ", sequences_.size());
+      detail::fail_with("heed::paged_kv_cache::", function, ": there is no sequence ", s, " among ",
+                        sequences_.size());
   }
 
   size_type page_rows_;

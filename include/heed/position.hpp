@@ -11,36 +11,41 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// ALiBi slopes of num_heads heads, for the alibi term: with n the largest power of two that is not above num_heads, 2^(-8 (h + 1) /
-/// n) for the first n heads and 2^(-4 (2 (h - n) + 1) / n) for the rest (Press, Smith and Lewis 2022, and their code for other head
-/// counts).
+/// ALiBi slopes of num_heads heads, for the alibi term: with n the largest power of two that is not
+/// above num_heads, 2^(-8 (h + 1) / n) for the first n heads and 2^(-4 (2 (h - n) + 1) / n) for the
+/// rest (Press, Smith and Lewis 2022, and their code for other head counts).
 template <typename Scalar>
 row_vector<Scalar> alibi_slopes(size_type num_heads) {
-  if (num_heads < 1) detail::fail_with("heed::alibi_slopes: num_heads must be 1 or more, but is ", num_heads);
+  if (num_heads < 1)
+    detail::fail_with("heed::alibi_slopes: num_heads must be 1 or more, but is ", num_heads);
   size_type n = 1;
   while (n <= num_heads / 2) n *= 2;
   row_vector<Scalar> slopes(num_heads);
   for (size_type h = 0; h < num_heads; ++h) {
-    const double exponent = h < n ? -8.0 * double(h + 1) / double(n) : -4.0 * double(2 * (h - n) + 1) / double(n);
+    const double exponent =
+        h < n ? -8.0 * double(h + 1) / double(n) : -4.0 * double(2 * (h - n) + 1) / double(n);
     slopes(h) = Scalar(std::exp2(exponent));
   }
   return slopes;
 }
 
-/// Which elements of a head turn together: 2c and 2c + 1 (`interleaved`, GPT-J), or c and c + rotary_dim / 2 (`half_split`, GPT-NeoX,
-/// llama).
+/// Which elements of a head turn together: 2c and 2c + 1 (`interleaved`, GPT-J), or c and c +
+/// rotary_dim / 2 (`half_split`, GPT-NeoX, llama).
 enum class rope_layout : unsigned char { half_split, interleaved };
 
 /// How the frequencies are changed for contexts longer than the model was trained on.
 enum class rope_scaling : unsigned char {
   none,
   linear,  ///< positions divided by factor (Chen et al. 2023)
-  ntk,     ///< base raised to base * factor^(d / (d - 2)), so that the slowest frequency is divided by factor
-  yarn,    ///< slow frequencies divided by factor, fast ones kept, a ramp between, and larger scores (Peng et al. 2023)
-  llama3,  ///< as yarn's ramp in wavelengths, with scores as they are (the llama 3.1 reference code)
-  /// ntk by how far the sequence is past the training: base * (factor n / L - factor + 1)^(d / (d - 2)) for a sequence_length n above
-  /// L = original_length, and nothing up to it ("dynamic" in Hugging Face's transformers). Queries and keys of one call must be rotated
-  /// for the same n.
+  ntk,  ///< base raised to base * factor^(d / (d - 2)), so that the slowest frequency is divided by
+        ///< factor
+  yarn,  ///< slow frequencies divided by factor, fast ones kept, a ramp between, and larger scores
+         ///< (Peng et al. 2023)
+  llama3,  ///< as yarn's ramp in wavelengths, with scores as they are (the llama 3.1 reference
+           ///< code)
+  /// ntk by how far the sequence is past the training: base * (factor n / L - factor + 1)^(d / (d -
+  /// 2)) for a sequence_length n above L = original_length, and nothing up to it ("dynamic" in
+  /// Hugging Face's transformers). Queries and keys of one call must be rotated for the same n.
   dynamic_ntk
 };
 
@@ -49,20 +54,24 @@ struct rope_options {
   double base = 10000;  ///< pair c of d / 2 turns by base^(-2 c / d) radians a position
   /// How many of a head's elements turn, an even number; the rest stay as they are. 0: all of them.
   size_type rotary_dim = 0;
-  rope_layout layout = rope_layout::half_split;       ///< which elements turn together
-  rope_scaling scaling = rope_scaling::none;          ///< how the frequencies are changed for long contexts
-  double factor = 1;                                 ///< how many times longer the context is than in training (all scalings)
-  double original_length = 8192;                     ///< the context length of the training (yarn, llama3, dynamic_ntk)
-  double beta_fast = 32;       ///< turns over original_length from which on yarn keeps a frequency
-  double beta_slow = 1;        ///< turns over original_length up to which yarn divides a frequency by factor
-  double low_freq_factor = 1;  ///< as beta_slow, for llama3
-  double high_freq_factor = 4; ///< as beta_fast, for llama3
-  /// Whether yarn's ramp begins and ends at whole pairs, rounded outwards, as in the paper's code; gpt-oss does not round.
+  rope_layout layout = rope_layout::half_split;  ///< which elements turn together
+  rope_scaling scaling = rope_scaling::none;  ///< how the frequencies are changed for long contexts
+  double factor = 1;  ///< how many times longer the context is than in training (all scalings)
+  double original_length =
+      8192;               ///< the context length of the training (yarn, llama3, dynamic_ntk)
+  double beta_fast = 32;  ///< turns over original_length from which on yarn keeps a frequency
+  double beta_slow =
+      1;  ///< turns over original_length up to which yarn divides a frequency by factor
+  double low_freq_factor = 1;   ///< as beta_slow, for llama3
+  double high_freq_factor = 4;  ///< as beta_fast, for llama3
+  /// Whether yarn's ramp begins and ends at whole pairs, rounded outwards, as in the paper's code;
+  /// gpt-oss does not round.
   bool truncate = true;
   size_type sequence_length = 0;  ///< how many tokens the sequence has, 1 or more (dynamic_ntk)
 };
 
-/// The parameters of a rotation: the angle of a pair is position * frequencies(pair); yarn also multiplies q and k by `magnitude`.
+/// The parameters of a rotation: the angle of a pair is position * frequencies(pair); yarn also
+/// multiplies q and k by `magnitude`.
 struct rope_frequencies_result {
   row_vector<double> frequencies;  ///< rotary_dim / 2 numbers, in radians per position
   double magnitude = 1;            ///< the factor on q and k; 1 but for yarn
@@ -71,35 +80,45 @@ struct rope_frequencies_result {
 namespace detail {
 inline void check_layout(const char* function, rope_layout layout) {
   if (layout > rope_layout::interleaved)
-    fail_with("heed::", function, ": layout must be half_split or interleaved, but is ", int(layout));
+    fail_with("heed::", function, ": layout must be half_split or interleaved, but is ",
+              int(layout));
 }
 /// The parameters of a ramp are checked where the scaling has one.
 inline void check_rope(const char* function, size_type head_dim, const rope_options& options) {
   const size_type rotary = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
   if (rotary < 0 || rotary > head_dim || rotary % 2 != 0)
-    fail_with("heed::", function, ": rotary_dim must be even and at most head_dim ", head_dim, ", but is ", rotary);
+    fail_with("heed::", function, ": rotary_dim must be even and at most head_dim ", head_dim,
+              ", but is ", rotary);
   check_layout(function, options.layout);
   const rope_scaling scaling = options.scaling;
   if (scaling > rope_scaling::dynamic_ntk)
-    fail_with("heed::", function, ": scaling must be none, linear, ntk, yarn, llama3 or dynamic_ntk, but is ", int(scaling));
+    fail_with("heed::", function,
+              ": scaling must be none, linear, ntk, yarn, llama3 or dynamic_ntk, but is ",
+              int(scaling));
   const auto positive = [&](const char* what, double x) {
-    if (!is_finite(x) || x <= 0) fail_with("heed::", function, ": ", what, " must be positive and finite, but is ", x);
+    if (!is_finite(x) || x <= 0)
+      fail_with("heed::", function, ": ", what, " must be positive and finite, but is ", x);
   };
   const auto rises = [&](const char* low_name, double low, const char* high_name, double high) {
     positive(low_name, low);
     positive(high_name, high);
-    if (low >= high) fail_with("heed::", function, ": ", low_name, " ", low, " must be less than ", high_name, " ", high);
+    if (low >= high)
+      fail_with("heed::", function, ": ", low_name, " ", low, " must be less than ", high_name, " ",
+                high);
   };
   positive("base", options.base);
   positive("factor", options.factor);
   if (scaling >= rope_scaling::yarn) positive("original_length", options.original_length);
   if (scaling == rope_scaling::yarn) {
-    if (options.base <= 1) fail_with("heed::", function, ": base must be more than 1 for yarn, but is ", options.base);
+    if (options.base <= 1)
+      fail_with("heed::", function, ": base must be more than 1 for yarn, but is ", options.base);
     rises("beta_slow", options.beta_slow, "beta_fast", options.beta_fast);
   }
-  if (scaling == rope_scaling::llama3) rises("low_freq_factor", options.low_freq_factor, "high_freq_factor", options.high_freq_factor);
+  if (scaling == rope_scaling::llama3)
+    rises("low_freq_factor", options.low_freq_factor, "high_freq_factor", options.high_freq_factor);
   if (scaling == rope_scaling::dynamic_ntk && options.sequence_length < 1)
-    fail_with("heed::", function, ": sequence_length must be 1 or more for dynamic_ntk, but is ", options.sequence_length);
+    fail_with("heed::", function, ": sequence_length must be 1 or more for dynamic_ntk, but is ",
+              options.sequence_length);
 }
 
 /// What options make of the pairs of a head.
@@ -109,16 +128,20 @@ class rope {
   rope(const char* function, size_type head_dim, const rope_options& given) : options(given) {
     check_rope(function, head_dim, options);
     rotary = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
-    const double d = double(rotary), factor = options.factor, past = double(options.sequence_length) / options.original_length;
+    const double d = double(rotary), factor = options.factor,
+                 past = double(options.sequence_length) / options.original_length;
     double stretch = 1;  // of the slowest frequency
     if (options.scaling == rope_scaling::ntk) stretch = factor;
-    if (options.scaling == rope_scaling::dynamic_ntk && past > 1) stretch = factor * past - (factor - 1);
+    if (options.scaling == rope_scaling::dynamic_ntk && past > 1)
+      stretch = factor * past - (factor - 1);
     base = rotary > 2 ? options.base * std::pow(stretch, d / (d - 2)) : options.base;
 
-    // yarn ramps over the pair number between the pairs that make beta_fast and beta_slow turns in original_length
+    // yarn ramps over the pair number between the pairs that make beta_fast and beta_slow turns in
+    // original_length
     if (options.scaling == rope_scaling::yarn) {
       const auto pair_of_turns = [&](double turns) {
-        return d * std::log(options.original_length / (turns * two_pi)) / (2 * std::log(options.base));
+        return d * std::log(options.original_length / (turns * two_pi)) /
+               (2 * std::log(options.base));
       };
       first = pair_of_turns(options.beta_fast), last = pair_of_turns(options.beta_slow);
       if (options.truncate) first = std::floor(first), last = std::ceil(last);
@@ -126,13 +149,15 @@ class rope {
     }
 
     if (pairs() == 0) return;
-    // Unscaled frequencies rise or fall from pair to pair, and scaling divides them by at most factor: most calls look at two of them.
-    const double largest = (std::max)(unscaled(0), unscaled(pairs() - 1)) * (std::max)(1.0, 1 / factor);
+    // Unscaled frequencies rise or fall from pair to pair, and scaling divides them by at most
+    // factor: most calls look at two of them.
+    const double largest =
+        (std::max)(unscaled(0), unscaled(pairs() - 1)) * (std::max)(1.0, 1 / factor);
     if (is_finite(largest * 0x2p63)) return;  // the 2 is for rounding
     for (size_type c = 0; c < pairs(); ++c)
       if (!is_finite(frequency(c) * 0x1p63))  // times any position
-        fail_with("heed::", function, ": base ", options.base, " and factor ", factor, " make the frequency of pair ", c,
-                  " too large: ", frequency(c));
+        fail_with("heed::", function, ": base ", options.base, " and factor ", factor,
+                  " make the frequency of pair ", c, " too large: ", frequency(c));
   }
 
   size_type pairs() const { return rotary / 2; }
@@ -142,16 +167,20 @@ class rope {
     double keep = 1;  // 1: as trained, 0: divided by factor
     if (options.scaling == rope_scaling::linear) keep = 0;
     if (options.scaling == rope_scaling::yarn)
-      keep = 1 - (std::min)((std::max)((double(c) - first) / (std::max)(last - first, 0.001), 0.0), 1.0);
+      keep = 1 - (std::min)((std::max)((double(c) - first) / (std::max)(last - first, 0.001), 0.0),
+                            1.0);
     if (options.scaling == rope_scaling::llama3) {
       const double turns = options.original_length * as_trained / two_pi;
-      keep = (turns - options.low_freq_factor) / (options.high_freq_factor - options.low_freq_factor);
+      keep =
+          (turns - options.low_freq_factor) / (options.high_freq_factor - options.low_freq_factor);
       keep = (std::min)((std::max)(keep, 0.0), 1.0);
     }
     return as_trained * keep + as_trained / options.factor * (1 - keep);
   }
   double magnitude() const {
-    return options.scaling == rope_scaling::yarn && options.factor > 1 ? 0.1 * std::log(options.factor) + 1 : 1;
+    return options.scaling == rope_scaling::yarn && options.factor > 1
+               ? 0.1 * std::log(options.factor) + 1
+               : 1;
   }
 
  private:
@@ -164,11 +193,13 @@ class rope {
 };
 }  // namespace detail
 
-/// The frequencies base^(-2c / rotary_dim) of a head of head_dim elements, scaled as the options say.
-/// Throws std::invalid_argument for a rotary_dim that is odd or larger than head_dim, and where base, factor or a parameter of the scaling
-/// is not positive and finite, yarn's base not more than 1, beta_slow not less than beta_fast, low_freq_factor not less than
-/// high_freq_factor or dynamic_ntk's sequence_length less than 1.
-inline rope_frequencies_result rope_frequencies(size_type head_dim, const rope_options& options = {}) {
+/// The frequencies base^(-2c / rotary_dim) of a head of head_dim elements, scaled as the options
+/// say. Throws std::invalid_argument for a rotary_dim that is odd or larger than head_dim, and
+/// where base, factor or a parameter of the scaling is not positive and finite, yarn's base not
+/// more than 1, beta_slow not less than beta_fast, low_freq_factor not less than high_freq_factor
+/// or dynamic_ntk's sequence_length less than 1.
+inline rope_frequencies_result rope_frequencies(size_type head_dim,
+                                                const rope_options& options = {}) {
   const detail::rope rope("rope_frequencies", head_dim, options);
   rope_frequencies_result result;
   result.frequencies.resize(rope.pairs());
@@ -186,7 +217,8 @@ void turn(Scalar& a, Scalar& b, Acc cos, Acc sin) {
   b = Scalar(y * cos + x * sin);
 }
 
-/// A table that is computed at every look might be computed from what is rotated: it is evaluated first.
+/// A table that is computed at every look might be computed from what is rotated: it is evaluated
+/// first.
 template <typename Table>
 decltype(auto) table_of(const Eigen::DenseBase<Table>& table) {
   if constexpr (has_memory<Table>) {
@@ -196,34 +228,40 @@ decltype(auto) table_of(const Eigen::DenseBase<Table>& table) {
   }
 }
 
-/// Turns pairs [first, last) out of `pairs` of token i of batch entry b, in every head, by the angles whose cos(c) and sin(c) are
-/// given.
+/// Turns pairs [first, last) out of `pairs` of token i of batch entry b, in every head, by the
+/// angles whose cos(c) and sin(c) are given.
 template <typename Scalar, typename Cos, typename Sin>
-void rotate_token(const tensor_view<Scalar>& x, size_type b, size_type i, size_type first, size_type last, size_type pairs, rope_layout layout,
-                  const Cos& cos, const Sin& sin) {
+void rotate_token(const tensor_view<Scalar>& x, size_type b, size_type i, size_type first,
+                  size_type last, size_type pairs, rope_layout layout, const Cos& cos,
+                  const Sin& sin) {
   using Acc = accumulator_t<Scalar>;
-  const size_type step = layout == rope_layout::interleaved ? 2 : 1, partner = layout == rope_layout::interleaved ? 1 : pairs;
+  const size_type step = layout == rope_layout::interleaved ? 2 : 1,
+                  partner = layout == rope_layout::interleaved ? 1 : pairs;
   for (size_type h = 0; h < x.heads; ++h)
-    for (size_type c = first; c < last; ++c) turn(x(b, h, i, step * c), x(b, h, i, step * c + partner), Acc(cos(c)), Acc(sin(c)));
+    for (size_type c = first; c < last; ++c)
+      turn(x(b, h, i, step * c), x(b, h, i, step * c + partner), Acc(cos(c)), Acc(sin(c)));
 }
 }  // namespace detail
 
-/// Rotates every head of x [B, H, n, d] in place with tables of cosines and sines that are given: cos and sin are [positions,
-/// rotary_dim / 2] and token i of batch entry b takes row positions(b * n + i) of them. The rotary_dim is twice the tables' columns;
-/// elements past it stay as they are. Throws std::invalid_argument where the sizes do not fit together, a position is not in the tables, or x
-/// overlaps the tables, the positions or itself.
+/// Rotates every head of x [B, H, n, d] in place with tables of cosines and sines that are given:
+/// cos and sin are [positions, rotary_dim / 2] and token i of batch entry b takes row positions(b *
+/// n + i) of them. The rotary_dim is twice the tables' columns; elements past it stay as they are.
+/// Throws std::invalid_argument where the sizes do not fit together, a position is not in the
+/// tables, or x overlaps the tables, the positions or itself.
 ///
 /// @code
-/// heed::rows<float> query = heed::rows<float>::Random(3, 64);  // one head, tokens 5, 6 and 7 of a sequence
-/// const std::vector<heed::size_type> positions{5, 6, 7};
-/// const Eigen::VectorXd frequencies = heed::rope_frequencies(64).frequencies;
-/// const Eigen::MatrixXd angles = Eigen::VectorXd::LinSpaced(16, 0, 15) * frequencies.transpose();
+/// heed::rows<float> query = heed::rows<float>::Random(3, 64);  // one head, tokens 5, 6 and 7 of a
+/// sequence const std::vector<heed::size_type> positions{5, 6, 7}; const Eigen::VectorXd
+/// frequencies = heed::rope_frequencies(64).frequencies; const Eigen::MatrixXd angles =
+/// Eigen::VectorXd::LinSpaced(16, 0, 15) * frequencies.transpose();
 /// heed::rotate_into(heed::writable_view(query), angles.array().cos().matrix().cast<float>(),
-///                   angles.array().sin().matrix().cast<float>(), positions, heed::rope_layout::half_split);
+///                   angles.array().sin().matrix().cast<float>(), positions,
+///                   heed::rope_layout::half_split);
 /// @endcode
 template <typename Scalar, typename Cos, typename Sin>
-void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos, const Eigen::DenseBase<Sin>& sin,
-                 const index_list& positions, rope_layout layout = rope_layout::half_split) {
+void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos,
+                 const Eigen::DenseBase<Sin>& sin, const index_list& positions,
+                 rope_layout layout = rope_layout::half_split) {
   detail::check_view("rotate_into", "x", x);
   detail::check_memory("rotate_into", "cos", cos);
   detail::check_memory("rotate_into", "sin", sin);
@@ -233,10 +271,12 @@ void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos,
   detail::check_list("rotate_into", "positions", positions);
   detail::check_equal("rotate_into", "positions:", positions.size, "batch * n", x.batch * x.rows);
   if (2 * cos.cols() > x.cols)
-    detail::fail_with("heed::rotate_into: cos: rotary_dim ", 2 * cos.cols(), " is larger than x's head_dim ", x.cols);
+    detail::fail_with("heed::rotate_into: cos: rotary_dim ", 2 * cos.cols(),
+                      " is larger than x's head_dim ", x.cols);
   for (size_type t = 0; t < x.batch * x.rows; ++t)
     if (positions[t] < 0 || positions[t] >= cos.rows())
-      detail::fail_with("heed::rotate_into: position ", positions[t], " of token ", t, " is not in the tables' ", cos.rows(), " rows");
+      detail::fail_with("heed::rotate_into: position ", positions[t], " of token ", t,
+                        " is not in the tables' ", cos.rows(), " rows");
   detail::check_apart("rotate_into", {"x", x}, "cos", cos, "sin", sin, "positions", positions);
   const auto& cosines = detail::table_of(cos);
   const auto& sines = detail::table_of(sin);
@@ -244,27 +284,31 @@ void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos,
     for (size_type i = 0; i < x.rows; ++i) {
       const size_type position = positions[b * x.rows + i];
       detail::rotate_token(
-          x, b, i, 0, cosines.cols(), cosines.cols(), layout, [&](size_type c) { return cosines(position, c); },
+          x, b, i, 0, cosines.cols(), cosines.cols(), layout,
+          [&](size_type c) { return cosines(position, c); },
           [&](size_type c) { return sines(position, c); });
     }
 }
 
-/// Rotary position embedding of every head of x [B, H, n, d] in place; token i of every batch entry has position first_position + i.
-/// Apply it to queries and keys before attention; angles are computed in double. Throws as rope_frequencies does,
-/// for positions that no index can hold, and where x overlaps itself. Allocates nothing.
+/// Rotary position embedding of every head of x [B, H, n, d] in place; token i of every batch entry
+/// has position first_position + i. Apply it to queries and keys before attention; angles are
+/// computed in double. Throws as rope_frequencies does, for positions that no index can hold, and
+/// where x overlaps itself. Allocates nothing.
 ///
 /// @code
 /// heed::rows<float> query = heed::rows<float>::Random(10, 64);  // one head
 /// heed::apply_rope(heed::writable_view(query));
 /// @endcode
 template <typename Scalar>
-void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {}, size_type first_position = 0) {
+void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {},
+                size_type first_position = 0) {
   using Acc = accumulator_t<Scalar>;
   detail::check_view("apply_rope", "x", x);
   detail::check_apart("apply_rope", {"x", x});
   const detail::rope rope("apply_rope", x.cols, options);
   if (first_position > (std::numeric_limits<size_type>::max)() - x.rows)
-    detail::fail_with("heed::apply_rope: first_position ", first_position, " and ", x.rows, " tokens are more than an index can hold");
+    detail::fail_with("heed::apply_rope: first_position ", first_position, " and ", x.rows,
+                      " tokens are more than an index can hold");
   constexpr size_type most = 64;  // pairs at a time: those of a usual head
   const double magnitude = rope.magnitude();
   double frequency[most];
@@ -280,7 +324,8 @@ void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {}, 
       }
       for (size_type b = 0; b < x.batch; ++b)
         detail::rotate_token(
-            x, b, i, first, last, rope.pairs(), options.layout, [&](size_type c) { return cos[c - first]; },
+            x, b, i, first, last, rope.pairs(), options.layout,
+            [&](size_type c) { return cos[c - first]; },
             [&](size_type c) { return sin[c - first]; });
     }
   }

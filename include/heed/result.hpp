@@ -10,7 +10,9 @@ template <typename Scalar, int Dv = Eigen::Dynamic>
 struct attention_result {
   /// Room for n_q rows. Throws std::invalid_argument for negative sizes.
   attention_result(size_type n_q, size_type d_v)
-      : out(detail::checked_size("attention_result", "n_q", n_q), detail::checked_size("attention_result", "d_v", d_v)), lse(n_q) {}
+      : out(detail::checked_size("attention_result", "n_q", n_q),
+            detail::checked_size("attention_result", "d_v", d_v)),
+        lse(n_q) {}
   rows<Scalar, Dv> out;                   ///< n_q x Dv
   row_vector<accumulator_t<Scalar>> lse;  ///< n_q
 };

@@ -45,21 +45,24 @@ struct selective_scan_terms {
   void add(const carry_term<Acc>& term) { carry = term.view; }
   template <typename Other>
   void add(const Other&) {
-    static_assert(
-        sizeof(Other) == 0,
-        "not a term of selective_scan, or one of another scalar type: silu_gate has the scalar of u; skip, step_bias and carry "
-        "that of the state (float for float, half and bfloat16; double for double)");
+    static_assert(sizeof(Other) == 0,
+                  "not a term of selective_scan, or one of another scalar type: silu_gate has the "
+                  "scalar of u; skip, step_bias and carry "
+                  "that of the state (float for float, half and bfloat16; double for double)");
   }
 };
 
 template <typename Vector>
 tensor_view<const typename Vector::Scalar> channel_view(const Eigen::DenseBase<Vector>& numbers) {
-  static_assert(has_memory<Vector> && bool(Vector::IsVectorAtCompileTime), "this term takes an Eigen vector, one number a channel");
-  return {numbers.derived().data(), 1, 1, 1, numbers.size(), 0, 0, 0, numbers.derived().innerStride()};
+  static_assert(has_memory<Vector> && bool(Vector::IsVectorAtCompileTime),
+                "this term takes an Eigen vector, one number a channel");
+  return {numbers.derived().data(),       1, 1, 1, numbers.size(), 0, 0, 0,
+          numbers.derived().innerStride()};
 }
 }  // namespace detail
 
-/// Adds d * u to the output: one number a channel, [batch, groups, 1, channels], each extent 1 or the call's own.
+/// Adds d * u to the output: one number a channel, [batch, groups, 1, channels], each extent 1 or
+/// the call's own.
 template <typename Scalar>
 detail::skip_term<std::remove_const_t<Scalar>> skip(const tensor_view<Scalar>& d) {
   return {d};
@@ -70,7 +73,8 @@ detail::skip_term<typename Vector::Scalar> skip(const Eigen::DenseBase<Vector>& 
   return {detail::channel_view(d)};
 }
 
-/// Added to dt before the softplus: one number a channel, [batch, groups, 1, channels], each extent 1 or the call's own.
+/// Added to dt before the softplus: one number a channel, [batch, groups, 1, channels], each extent
+/// 1 or the call's own.
 template <typename Scalar>
 detail::step_bias_term<std::remove_const_t<Scalar>> step_bias(const tensor_view<Scalar>& bias) {
   return {bias};
@@ -93,24 +97,34 @@ detail::silu_gate_term<typename Derived::Scalar> silu_gate(const Eigen::DenseBas
 }
 
 namespace detail {
-/// Numbers that a worker of the scan has: the state, the rates, the slowest and fastest of each channel, and a token's b and c.
-constexpr size_type scan_numbers(size_type channels, size_type d_state) { return 2 * (channels * d_state + channels + d_state); }
+/// Numbers that a worker of the scan has: the state, the rates, the slowest and fastest of each
+/// channel, and a token's b and c.
+constexpr size_type scan_numbers(size_type channels, size_type d_state) {
+  return 2 * (channels * d_state + channels + d_state);
+}
 
 /// Checks every input of `name` and returns its terms.
-template <typename Scalar, typename U, typename Dt, typename A, typename B, typename C, typename... Terms>
-selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a,
-                                        const tensor_view<B>& b, const tensor_view<C>& c, const selective_scan_options& options,
+template <typename Scalar, typename U, typename Dt, typename A, typename B, typename C,
+          typename... Terms>
+selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& u,
+                                        const tensor_view<Dt>& dt, const tensor_view<A>& a,
+                                        const tensor_view<B>& b, const tensor_view<C>& c,
+                                        const selective_scan_options& options,
                                         const Terms&... terms) {
   using Acc = accumulator_t<Scalar>;
-  static_assert(std::is_same<std::remove_const_t<A>, Acc>::value, "a must have the scalar of the state: float for half and bfloat16");
+  static_assert(std::is_same<std::remove_const_t<A>, Acc>::value,
+                "a must have the scalar of the state: float for half and bfloat16");
   selective_scan_terms<Scalar> given;
   add_terms(given, terms...);
   check_view(name, "u", u);
   check_execution_without_kernels(name, options.execution);
   const size_type channels = u.cols, d_state = a.cols;
-  const auto check_input = [&](const char* what, const auto& view, const char* axis, size_type cols, const char* whose, size_type wanted) {
+  const auto check_input = [&](const char* what, const auto& view, const char* axis, size_type cols,
+                               const char* whose, size_type wanted) {
     check_sequence(name, what, view, "u", u);
-    if (cols != wanted) fail_with("heed::", name, ": ", what, ": ", axis, " ", cols, " does not match ", whose, " ", wanted);
+    if (cols != wanted)
+      fail_with("heed::", name, ": ", what, ": ", axis, " ", cols, " does not match ", whose, " ",
+                wanted);
   };
   const auto check_broadcast = [&](const char* what, const auto& view) {
     check_view(name, what, view);
@@ -130,108 +144,132 @@ selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& 
   check_input("c", c, "d_state", c.cols, "a's d_state", d_state);
   check_channels("skip", given.skip);
   check_channels("step_bias", given.step_bias);
-  if (given.silu_gate) check_input("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u's channels", channels);
-  check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state, "a's d_state");
-  product(name, "scratch for a's channels and d_state, in bytes",  // 2 numbers for each pair, and a cache line
-          {channels + 1, d_state + 1, size_type{2 * sizeof(Acc) + 64}, workers_of(options.execution)});
+  if (given.silu_gate)
+    check_input("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u's channels",
+                channels);
+  check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state,
+              "a's d_state");
+  product(
+      name, "scratch for a's channels and d_state, in bytes",  // 2 numbers for each pair, and a
+                                                               // cache line
+      {channels + 1, d_state + 1, size_type{2 * sizeof(Acc) + 64}, workers_of(options.execution)});
   return given;
 }
 
 /// selective_scan_into under the name of the function that was called.
-template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar, typename... Terms>
-void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a,
-                        const tensor_view<B>& b, const tensor_view<C>& c, const tensor_view<Scalar>& out,
-                        const selective_scan_options& options, workspace& memory, const Terms&... terms) {
+template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar,
+          typename... Terms>
+void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_view<Dt>& dt,
+                        const tensor_view<A>& a, const tensor_view<B>& b, const tensor_view<C>& c,
+                        const tensor_view<Scalar>& out, const selective_scan_options& options,
+                        workspace& memory, const Terms&... terms) {
   using Acc = accumulator_t<Scalar>;
-  const selective_scan_terms<Scalar> given = check_scan<Scalar>(name, u, dt, a, b, c, options, terms...);
+  const selective_scan_terms<Scalar> given =
+      check_scan<Scalar>(name, u, dt, a, b, c, options, terms...);
   const size_type channels = u.cols, d_state = a.cols;
   check_sequence(name, "out", out, "u", u);
   check_equal(name, "out: channels", out.cols, "u's channels", channels);
-  check_apart(name, {"out", out}, {"carry", given.carry}, "u", u, "dt", dt, "a", a, "b", b, "c", c, "skip", given.skip,
-              "step_bias", given.step_bias, "silu_gate", given.silu_gate);
+  check_apart(name, {"out", out}, {"carry", given.carry}, "u", u, "dt", dt, "a", a, "b", b, "c", c,
+              "skip", given.skip, "step_bias", given.step_bias, "silu_gate", given.silu_gate);
 
-  for_each_head<Acc>(u.batch, u.heads, options.execution, scan_numbers(channels, d_state), memory, [&](size_type entry, size_type g, Acc* numbers) {
-    const auto take = [&](size_type count) { return std::exchange(numbers, numbers + count); };
-    loaded_state<Acc> state(take(channels * d_state), given.carry, entry, g, channels, d_state);
-    Eigen::Map<rows<Acc>> rate(take(channels * d_state), channels, d_state);
-    const matrix_view<A> rates = broadcast_head(a, entry, g);
-    Eigen::Map<state_row<Acc>> slowest(take(channels), channels), fastest(take(channels), channels);  // of each channel's rates
-    for (size_type i = 0; i < channels; ++i) {
-      slowest(i) = fastest(i) = Acc(0);
-      for (size_type n = 0; n < d_state; ++n) {
-        rate(i, n) = rates(i, n);
-        if (rates(i, n) > slowest(i)) slowest(i) = rates(i, n);
-        if (rates(i, n) < fastest(i)) fastest(i) = rates(i, n);
-      }
-    }
-    matrix_view<const Acc> skips, biases;
-    if (given.skip) skips = broadcast_head(*given.skip, entry, g);
-    if (given.step_bias) biases = broadcast_head(*given.step_bias, entry, g);
+  for_each_head<Acc>(
+      u.batch, u.heads, options.execution, scan_numbers(channels, d_state), memory,
+      [&](size_type entry, size_type g, Acc* numbers) {
+        const auto take = [&](size_type count) { return std::exchange(numbers, numbers + count); };
+        loaded_state<Acc> state(take(channels * d_state), given.carry, entry, g, channels, d_state);
+        Eigen::Map<rows<Acc>> rate(take(channels * d_state), channels, d_state);
+        const matrix_view<A> rates = broadcast_head(a, entry, g);
+        Eigen::Map<state_row<Acc>> slowest(take(channels), channels),
+            fastest(take(channels), channels);  // of each channel's rates
+        for (size_type i = 0; i < channels; ++i) {
+          slowest(i) = fastest(i) = Acc(0);
+          for (size_type n = 0; n < d_state; ++n) {
+            rate(i, n) = rates(i, n);
+            if (rates(i, n) > slowest(i)) slowest(i) = rates(i, n);
+            if (rates(i, n) < fastest(i)) fastest(i) = rates(i, n);
+          }
+        }
+        matrix_view<const Acc> skips, biases;
+        if (given.skip) skips = broadcast_head(*given.skip, entry, g);
+        if (given.step_bias) biases = broadcast_head(*given.step_bias, entry, g);
 
-    Eigen::Map<state_row<Acc>> bt(take(d_state), d_state), ct(take(d_state), d_state);
-    for (size_type t = 0; t < u.rows; ++t) {
-      load_row(b, entry, g, t, bt);
-      load_row(c, entry, g, t, ct);
-      for (size_type i = 0; i < channels; ++i) {
-        const Acc input(u(entry, g, t, i));
-        Acc step(dt(entry, g, t, i));
-        if (biases.data) step += biases(0, i);
-        if (options.softplus) step = softplus(step);
-        Eigen::Map<state_row<Acc>> x(state.value.data() + i * d_state, d_state);
-        const Eigen::Map<const state_row<Acc>> rates_i(rate.data() + i * d_state, d_state);
-        if (is_negative_infinity(Acc(step * slowest(i))) || is_negative_infinity(Acc(step * fastest(i))))
-          for (size_type n = 0; n < d_state; ++n)
-            if (is_negative_infinity(Acc(step * rates_i(n)))) x(n) = Acc(0);  // forgotten, not multiplied by 0
-        x = (step * rates_i).exp() * x + (step * input) * bt;
-        Acc y = (x * ct).sum();
-        if (skips.data) y += skips(0, i) * input;
-        if (given.silu_gate) y *= silu(Acc((*given.silu_gate)(entry, g, t, i)));
-        out(entry, g, t, i) = Scalar(y);
-      }
-      state.settle(t);
-    }
-    state.store();
-  });
+        Eigen::Map<state_row<Acc>> bt(take(d_state), d_state), ct(take(d_state), d_state);
+        for (size_type t = 0; t < u.rows; ++t) {
+          load_row(b, entry, g, t, bt);
+          load_row(c, entry, g, t, ct);
+          for (size_type i = 0; i < channels; ++i) {
+            const Acc input(u(entry, g, t, i));
+            Acc step(dt(entry, g, t, i));
+            if (biases.data) step += biases(0, i);
+            if (options.softplus) step = softplus(step);
+            Eigen::Map<state_row<Acc>> x(state.value.data() + i * d_state, d_state);
+            const Eigen::Map<const state_row<Acc>> rates_i(rate.data() + i * d_state, d_state);
+            if (is_negative_infinity(Acc(step * slowest(i))) ||
+                is_negative_infinity(Acc(step * fastest(i))))
+              for (size_type n = 0; n < d_state; ++n)
+                if (is_negative_infinity(Acc(step * rates_i(n))))
+                  x(n) = Acc(0);  // forgotten, not multiplied by 0
+            x = (step * rates_i).exp() * x + (step * input) * bt;
+            Acc y = (x * ct).sum();
+            if (skips.data) y += skips(0, i) * input;
+            if (given.silu_gate) y *= silu(Acc((*given.silu_gate)(entry, g, t, i)));
+            out(entry, g, t, i) = Scalar(y);
+          }
+          state.settle(t);
+        }
+        state.store();
+      });
 }
 }  // namespace detail
 
-/// Mamba's selective scan (S6; Gu and Dao 2023, algorithm 2) for every group of every batch entry. Each channel has a state x of
-/// d_state numbers:
+/// Mamba's selective scan (S6; Gu and Dao 2023, algorithm 2) for every group of every batch entry.
+/// Each channel has a state x of d_state numbers:
 ///   x = exp(dt A) x + dt u B;   y = C . x + D u, times silu(z)
-/// Where dt A is -infinity the state is forgotten, whatever it held; an entry of it below the smallest normal number counts as 0.
+/// Where dt A is -infinity the state is forgotten, whatever it held; an entry of it below the
+/// smallest normal number counts as 0.
 ///
-/// u and dt [B, G, T, channels], a [B, G, channels, d_state] in the scalar of the state, each extent of batch and groups its own or 1,
-/// b and c [B, G, T, d_state] -> out [B, G, T, channels]. Terms: skip (D), step_bias, silu_gate (z), carry [B, G, channels, d_state].
-/// Throws std::invalid_argument for sizes that do not fit together, and where out or carry overlaps itself, the other or an input,
-/// before anything is written. Allocates nothing once `memory` has grown.
-template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar, typename... Terms>
-void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a, const tensor_view<B>& b,
-                         const tensor_view<C>& c, const tensor_view<Scalar>& out, const selective_scan_options& options,
+/// u and dt [B, G, T, channels], a [B, G, channels, d_state] in the scalar of the state, each
+/// extent of batch and groups its own or 1, b and c [B, G, T, d_state] -> out [B, G, T, channels].
+/// Terms: skip (D), step_bias, silu_gate (z), carry [B, G, channels, d_state]. Throws
+/// std::invalid_argument for sizes that do not fit together, and where out or carry overlaps
+/// itself, the other or an input, before anything is written. Allocates nothing once `memory` has
+/// grown.
+template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar,
+          typename... Terms>
+void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt,
+                         const tensor_view<A>& a, const tensor_view<B>& b, const tensor_view<C>& c,
+                         const tensor_view<Scalar>& out, const selective_scan_options& options,
                          workspace& memory, const Terms&... terms) {
   detail::run_selective_scan("selective_scan_into", u, dt, a, b, c, out, options, memory, terms...);
 }
 
 /// The bytes of the workspace that this call of selective_scan_into takes.
 template <typename U, typename Dt, typename A, typename B, typename C, typename... Terms>
-size_type selective_scan_workspace_bytes(const tensor_view<U>& u, const tensor_view<Dt>& dt, const tensor_view<A>& a,
-                                     const tensor_view<B>& b, const tensor_view<C>& c, const selective_scan_options& options,
-                                     const Terms&... terms) {
+size_type selective_scan_workspace_bytes(const tensor_view<U>& u, const tensor_view<Dt>& dt,
+                                         const tensor_view<A>& a, const tensor_view<B>& b,
+                                         const tensor_view<C>& c,
+                                         const selective_scan_options& options,
+                                         const Terms&... terms) {
   using Scalar = std::remove_const_t<U>;
   detail::check_scan<Scalar>("selective_scan_workspace_bytes", u, dt, a, b, c, options, terms...);
-  return detail::numbers_bytes<accumulator_t<Scalar>>(u.batch, u.heads, options.execution, detail::scan_numbers(u.cols, a.cols));
+  return detail::numbers_bytes<accumulator_t<Scalar>>(u.batch, u.heads, options.execution,
+                                                      detail::scan_numbers(u.cols, a.cols));
 }
 
-/// The same for one sequence: u and dt T x channels, a channels x d_state, b and c T x d_state -> T x channels.
+/// The same for one sequence: u and dt T x channels, a channels x d_state, b and c T x d_state -> T
+/// x channels.
 ///
 /// @code
-/// const heed::rows<float> u = heed::rows<float>::Random(20, 8), dt = heed::rows<float>::Constant(20, 8, 0.1f);
-/// const heed::rows<float> a = heed::rows<float>::Constant(8, 4, -1.0f), b = heed::rows<float>::Random(20, 4);
-/// const auto out = heed::selective_scan(u, dt, a, b, b);  // 20 x 8
+/// const heed::rows<float> u = heed::rows<float>::Random(20, 8), dt =
+/// heed::rows<float>::Constant(20, 8, 0.1f); const heed::rows<float> a =
+/// heed::rows<float>::Constant(8, 4, -1.0f), b = heed::rows<float>::Random(20, 4); const auto out =
+/// heed::selective_scan(u, dt, a, b, b);  // 20 x 8
 /// @endcode
 template <typename U, typename Dt, typename A, typename B, typename C, typename... Terms>
-auto selective_scan(const U& u, const Dt& dt, const A& a, const B& b, const C& c, const selective_scan_options& options = {},
-                    const Terms&... terms) {
-  static_assert(detail::is_eigen<U> && detail::is_eigen<Dt> && detail::is_eigen<A> && detail::is_eigen<B> && detail::is_eigen<C>,
+auto selective_scan(const U& u, const Dt& dt, const A& a, const B& b, const C& c,
+                    const selective_scan_options& options = {}, const Terms&... terms) {
+  static_assert(detail::is_eigen<U> && detail::is_eigen<Dt> && detail::is_eigen<A> &&
+                    detail::is_eigen<B> && detail::is_eigen<C>,
                 "u, dt, a, b and c must be Eigen matrices, Maps, blocks or expressions");
   using Scalar = typename detail::scalar_of<U>::type;
   const detail::input<Scalar, U> u_in(u);
@@ -241,8 +279,8 @@ auto selective_scan(const U& u, const Dt& dt, const A& a, const B& b, const C& c
   const detail::input<Scalar, C> c_in(c);
   rows<Scalar> out(u_in.view.rows, u_in.view.cols);
   workspace memory;
-  detail::run_selective_scan("selective_scan", u_in.view, dt_in.view, a_in.view, b_in.view, c_in.view, writable_view(out), options,
-                             memory, terms...);
+  detail::run_selective_scan("selective_scan", u_in.view, dt_in.view, a_in.view, b_in.view,
+                             c_in.view, writable_view(out), options, memory, terms...);
   return out;
 }
 

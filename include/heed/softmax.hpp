@@ -8,10 +8,12 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// softmax(scale * scores) along each row, with the row's maximum subtracted before the exponential so that nothing overflows.
+/// softmax(scale * scores) along each row, with the row's maximum subtracted before the exponential
+/// so that nothing overflows.
 ///
-/// scores n_q x n_kv -> n_q x n_kv; every row sums to 1. A score of -infinity has weight 0; a row of only those, or of no columns,
-/// is 0. Throws std::invalid_argument for a scale that is not finite, or not 0 but out of the range of the scores' type.
+/// scores n_q x n_kv -> n_q x n_kv; every row sums to 1. A score of -infinity has weight 0; a row
+/// of only those, or of no columns, is 0. Throws std::invalid_argument for a scale that is not
+/// finite, or not 0 but out of the range of the scores' type.
 ///
 /// @code
 /// const Eigen::MatrixXf scores = Eigen::MatrixXf::Random(6, 10);
@@ -22,7 +24,9 @@ template <typename Scores>
 auto scaled_softmax(const Scores& scores, double scale = 1) {
   static_assert(detail::is_eigen<Scores>, "scaled_softmax takes an Eigen matrix or expression");
   using Scalar = typename detail::scalar_of<Scores>::type;
-  static_assert(detail::is_real<Scalar>, "scaled_softmax takes real numbers with fractions: cast whole numbers, split complex ones");
+  static_assert(
+      detail::is_real<Scalar>,
+      "scaled_softmax takes real numbers with fractions: cast whole numbers, split complex ones");
   using Acc = accumulator_t<Scalar>;
   using std::exp;
   detail::check_number<Acc>("scaled_softmax", "scale", scale);
@@ -35,8 +39,9 @@ auto scaled_softmax(const Scores& scores, double scale = 1) {
     Acc largest(std::numeric_limits<Acc>::lowest()), sum(0);
     for (size_type j = 0; j < row.size(); ++j) {
       const Acc score(in.view(0, 0, i, j));
-      row(j) =
-          detail::is_negative_infinity(score) ? score : Acc(score * Acc(scale));  // a masked score stays masked, whatever the scale
+      row(j) = detail::is_negative_infinity(score)
+                   ? score
+                   : Acc(score * Acc(scale));  // a masked score stays masked, whatever the scale
       if (row(j) > largest) largest = row(j);
     }
     for (size_type j = 0; j < row.size(); ++j) {
@@ -44,7 +49,8 @@ auto scaled_softmax(const Scores& scores, double scale = 1) {
       sum += row(j);
     }
     const bool empty = sum == Acc(0);
-    for (size_type j = 0; j < row.size(); ++j) weights(i, j) = Scalar(empty ? Acc(0) : Acc(row(j) / sum));
+    for (size_type j = 0; j < row.size(); ++j)
+      weights(i, j) = Scalar(empty ? Acc(0) : Acc(row(j) / sum));
   }
   return weights;
 }

@@ -15,14 +15,17 @@ template <typename Acc, typename Stored>
 rows<Acc> load_rows(const stored_rows<Stored>& stored, size_type first, size_type count) {
   rows<Acc> loaded(count, stored.cols);
   for (size_type j = 0; j < count; ++j)
-    for (size_type c = 0; c < stored.cols; ++c) loaded(j, c) = stored.template at<Acc>(first + j, c);
+    for (size_type c = 0; c < stored.cols; ++c)
+      loaded(j, c) = stored.template at<Acc>(first + j, c);
   return loaded;
 }
 
-/// Attention a tile at a time: of the keys seen so far it keeps, for each query row, the largest score, the sum of exp(s - max) and
-/// the mean of the values under these weights. A new tile with a larger maximum rescales the sum by exp(max_old - max_new), and the mean
-/// gives way by as much as the tile adds to it, so no n_q x n_kv matrix ever exists (Milakov and Gimelshein 2018, algorithm 3; Dao et al.
-/// 2022, algorithm 1, which divides after each tile too: a mean overflows no sooner than the values).
+/// Attention a tile at a time: of the keys seen so far it keeps, for each query row, the largest
+/// score, the sum of exp(s - max) and the mean of the values under these weights. A new tile with a
+/// larger maximum rescales the sum by exp(max_old - max_new), and the mean gives way by as much as
+/// the tile adds to it, so no n_q x n_kv matrix ever exists (Milakov and Gimelshein 2018, algorithm
+/// 3; Dao et al. 2022, algorithm 1, which divides after each tile too: a mean overflows no sooner
+/// than the values).
 template <typename Scalar, typename Stored>
 void streaming_head(const head_problem<Scalar, Stored>& p) {
   using Acc = accumulator_t<Scalar>;
@@ -38,11 +41,13 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
     for (size_type i = 0; i < m; ++i)
       for (size_type c = 0; c < query.cols(); ++c) query(i, c) = Acc(p.query(i0 + i, c));
     rows<Acc> out = rows<Acc>::Constant(m, p.value.cols, Acc(0));
-    row_vector<Acc> largest = row_vector<Acc>::Constant(m, score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest()));
+    row_vector<Acc> largest = row_vector<Acc>::Constant(
+        m, score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest()));
     row_vector<Acc> sum = row_vector<Acc>::Constant(m, score.has_sink ? Acc(1) : Acc(0));
 
     // the keys that the band leaves to this block of queries
-    const size_type first = (std::max)(size_type{0}, i0 + score.band.low), last = (std::min)(p.key.rows - 1, i0 + m - 1 + score.band.high);
+    const size_type first = (std::max)(size_type{0}, i0 + score.band.low),
+                    last = (std::min)(p.key.rows - 1, i0 + m - 1 + score.band.high);
     for (size_type j0 = first; j0 <= last; j0 += tile_k) {
       const size_type n = (std::min)(tile_k, last + 1 - j0);
       const rows<Acc> value = load_rows<Acc>(p.value, j0, n);
@@ -67,15 +72,18 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
         }
         if (sum(i) == Acc(0)) continue;
         out.row(i) *= Acc(before / sum(i));
-        for (const size_type j : seen)  // a hidden pair is skipped: 0 times a masked NaN would be NaN
-          out.row(i) += weight_after_dropout(score, Acc(weights(i, j) / sum(i)), i0 + i, j0 + j) * value.row(j);
+        for (const size_type j :
+             seen)  // a hidden pair is skipped: 0 times a masked NaN would be NaN
+          out.row(i) += weight_after_dropout(score, Acc(weights(i, j) / sum(i)), i0 + i, j0 + j) *
+                        value.row(j);
       }
     }
 
     for (size_type i = 0; i < m; ++i) {
       const bool empty = sum(i) == Acc(0);  // no key, and no sink
       for (size_type c = 0; c < p.value.cols; ++c) p.out(i0 + i, c) = Scalar(out(i, c));
-      if (p.lse.data) p.lse(i0 + i, 0) = empty ? negative_infinity<Acc>() : Acc(largest(i) + Acc(log(sum(i))));
+      if (p.lse.data)
+        p.lse(i0 + i, 0) = empty ? negative_infinity<Acc>() : Acc(largest(i) + Acc(log(sum(i))));
     }
   }
 }
@@ -89,31 +97,40 @@ void streaming(const problem<Scalar, Stored>& p) {
 
 }  // namespace detail
 
-/// attention in its tiled, online-softmax form, in plain Eigen for any scalar type: O(n) memory, the readable twin of the kernels.
+/// attention in its tiled, online-softmax form, in plain Eigen for any scalar type: O(n) memory,
+/// the readable twin of the kernels.
 ///
-/// query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> n_q x Dv. A row that sees no key is 0. Throws std::invalid_argument for sizes that
-/// do not fit together and for options out of range.
+/// query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> n_q x Dv. A row that sees no key is 0. Throws
+/// std::invalid_argument for sizes that do not fit together and for options out of range.
 ///
 /// @code
 /// const heed::rows<long double> x = heed::rows<long double>::Random(20, 8);
 /// const heed::rows<long double> out = heed::streaming_attention(x, x, x);
 /// @endcode
-template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename... Terms>
-auto streaming_attention(const Query& query, const Key& key, const Value& value, const attention_options& options = {}, const Terms&... terms) {
-  const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("streaming_attention", query, key, value);
+template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query,
+          typename Key, typename Value, typename... Terms>
+auto streaming_attention(const Query& query, const Key& key, const Value& value,
+                         const attention_options& options = {}, const Terms&... terms) {
+  const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("streaming_attention", query, key,
+                                                             value);
   typename decltype(in)::output out(in.query.rows, in.value.cols);
-  detail::streaming(detail::make_problem("streaming_attention", in.query, in.key, in.value, writable_view(out), {}, options, terms...));
+  detail::streaming(detail::make_problem("streaming_attention", in.query, in.key, in.value,
+                                         writable_view(out), {}, options, terms...));
   return out;
 }
 
-/// The same together with the natural-log sum of exponentials of each row (-infinity for a row that sees no key; sinks included).
-template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value, typename... Terms>
-auto streaming_attention_with_lse(const Query& query, const Key& key, const Value& value, const attention_options& options = {},
-                                  const Terms&... terms) {
-  const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("streaming_attention_with_lse", query, key, value);
+/// The same together with the natural-log sum of exponentials of each row (-infinity for a row that
+/// sees no key; sinks included).
+template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query,
+          typename Key, typename Value, typename... Terms>
+auto streaming_attention_with_lse(const Query& query, const Key& key, const Value& value,
+                                  const attention_options& options = {}, const Terms&... terms) {
+  const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("streaming_attention_with_lse", query,
+                                                             key, value);
   typename decltype(in)::result result(in.query.rows, in.value.cols);
-  detail::streaming(detail::make_problem("streaming_attention_with_lse", in.query, in.key, in.value, writable_view(result.out),
-                                         writable_view(result.lse), options, terms...));
+  detail::streaming(detail::make_problem("streaming_attention_with_lse", in.query, in.key, in.value,
+                                         writable_view(result.out), writable_view(result.lse),
+                                         options, terms...));
   return result;
 }
 

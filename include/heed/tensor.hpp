@@ -18,11 +18,14 @@ namespace detail {
 template <typename Derived>
 std::true_type derives_from_eigen(const Eigen::EigenBase<Derived>*);
 std::false_type derives_from_eigen(const void*);
-/// Any Eigen type, also one that derives from another (the head of a vector is a VectorBlock, which is a Block).
+/// Any Eigen type, also one that derives from another (the head of a vector is a VectorBlock, which
+/// is a Block).
 template <typename T>
-constexpr bool is_eigen = decltype(derives_from_eigen(static_cast<std::decay_t<T>*>(nullptr)))::value;
+constexpr bool is_eigen =
+    decltype(derives_from_eigen(static_cast<std::decay_t<T>*>(nullptr)))::value;
 
-/// The type of a container's elements, which are one after the other in memory; void: they are not, or it has none.
+/// The type of a container's elements, which are one after the other in memory; void: they are not,
+/// or it has none.
 template <typename Container, typename = void>
 struct element_of {
   using type = void;
@@ -36,12 +39,14 @@ struct element_of<Container, std::void_t<decltype(*std::declval<const Container&
       return false;
     }
   }
-  using type = std::conditional_t<lies_apart(), void, std::decay_t<decltype(*std::declval<const Container&>().data())>>;
+  using type = std::conditional_t<lies_apart(), void,
+                                  std::decay_t<decltype(*std::declval<const Container&>().data())>>;
 };
 }  // namespace detail
 
-/// A view of the caller's list of indices: a std::vector, std::array or Eigen vector of integers of 32 bits (std::int32_t, as
-/// cu_seqlens are elsewhere) or 64 (heed::size_type). It does not own them. An empty one has no data.
+/// A view of the caller's list of indices: a std::vector, std::array or Eigen vector of integers of
+/// 32 bits (std::int32_t, as cu_seqlens are elsewhere) or 64 (heed::size_type). It does not own
+/// them. An empty one has no data.
 struct index_list {
   /// A list of no indices.
   index_list() = default;
@@ -49,10 +54,12 @@ struct index_list {
   template <typename Container>
   index_list(const Container& container) {
     using Element = typename detail::element_of<Container>::type;
-    constexpr bool fits = std::is_same<Element, std::int32_t>::value || std::is_same<Element, size_type>::value ||
-                          std::is_same<Element, std::int64_t>::value || std::is_same<Element, long long>::value;
+    constexpr bool fits =
+        std::is_same<Element, std::int32_t>::value || std::is_same<Element, size_type>::value ||
+        std::is_same<Element, std::int64_t>::value || std::is_same<Element, long long>::value;
     static_assert(fits,
-                  "a list of indices is a std::vector, std::array or Eigen vector of std::int32_t or heed::size_type (std::ptrdiff_t)");
+                  "a list of indices is a std::vector, std::array or Eigen vector of std::int32_t "
+                  "or heed::size_type (std::ptrdiff_t)");
     if constexpr (fits) {
       size = static_cast<size_type>(container.size());
       data = size > 0 ? container.data() : nullptr;
@@ -63,11 +70,14 @@ struct index_list {
   template <typename Integer, typename = std::enable_if_t<std::is_integral<Integer>::value>>
   index_list(std::initializer_list<Integer>) {
     static_assert(sizeof(Integer) == 0,
-                  "a list of indices in braces may end before it is read: make it a std::vector, std::array or Eigen vector");
+                  "a list of indices in braces may end before it is read: make it a std::vector, "
+                  "std::array or Eigen vector");
   }
 
   /// Index i of the list.
-  size_type operator[](size_type i) const { return width == size_type{sizeof(std::int32_t)} ? read<std::int32_t>(i) : read<std::int64_t>(i); }
+  size_type operator[](size_type i) const {
+    return width == size_type{sizeof(std::int32_t)} ? read<std::int32_t>(i) : read<std::int64_t>(i);
+  }
 
   /// For range-based loops.
   struct iterator {
@@ -82,15 +92,15 @@ struct index_list {
     bool operator!=(const iterator& other) const { return at != other.at; }
 
     const index_list* list;  ///< the list
-    size_type at;                ///< the place in it
+    size_type at;            ///< the place in it
   };
   /// The first place.
   iterator begin() const { return {this, 0}; }
   /// The place after the last.
   iterator end() const { return {this, size}; }
 
-  const void* data = nullptr;   ///< the first element; null: none
-  size_type size = 0;               ///< how many indices there are
+  const void* data = nullptr;           ///< the first element; null: none
+  size_type size = 0;                   ///< how many indices there are
   size_type width = sizeof(size_type);  ///< bytes of an element
 
  private:
@@ -98,7 +108,8 @@ struct index_list {
   template <typename Integer>
   size_type read(size_type i) const {
     Integer element;
-    std::memcpy(&element, static_cast<const char*>(data) + i * size_type{sizeof element}, sizeof element);
+    std::memcpy(&element, static_cast<const char*>(data) + i * size_type{sizeof element},
+                sizeof element);
     return static_cast<size_type>(element);
   }
 };
@@ -106,22 +117,25 @@ struct index_list {
 /// A strided view of a matrix; it does not own it.
 template <typename Scalar>
 struct matrix_view {
-  Scalar* data = nullptr;  ///< element (0, 0)
-  size_type rows = 0;          ///< how many rows
-  size_type cols = 0;          ///< how many columns
-  size_type row_stride = 0;    ///< elements from a row to the next
-  size_type col_stride = 1;    ///< elements from a column to the next
+  Scalar* data = nullptr;    ///< element (0, 0)
+  size_type rows = 0;        ///< how many rows
+  size_type cols = 0;        ///< how many columns
+  size_type row_stride = 0;  ///< elements from a row to the next
+  size_type col_stride = 1;  ///< elements from a column to the next
 
   /// Element (i, c).
-  Scalar& operator()(size_type i, size_type c) const { return data[i * row_stride + c * col_stride]; }
+  Scalar& operator()(size_type i, size_type c) const {
+    return data[i * row_stride + c * col_stride];
+  }
 };
 
-/// A strided view of a [batch, heads, rows, cols] tensor; it does not own it. Strides count elements, may be 0 (the same values
-/// again: broadcast) and are free in order, so [B,H,N,D], [B,N,H,D], a slice of a packed QKV matrix or a single Eigen matrix are all
-/// views. A view of `const Scalar` reads; a view of `Scalar` may be written through.
+/// A strided view of a [batch, heads, rows, cols] tensor; it does not own it. Strides count
+/// elements, may be 0 (the same values again: broadcast) and are free in order, so [B,H,N,D],
+/// [B,N,H,D], a slice of a packed QKV matrix or a single Eigen matrix are all views. A view of
+/// `const Scalar` reads; a view of `Scalar` may be written through.
 template <typename Scalar>
 struct tensor_view {
-  Scalar* data = nullptr;  ///< element (0, 0, 0, 0)
+  Scalar* data = nullptr;      ///< element (0, 0, 0, 0)
   size_type batch = 0;         ///< how many batch entries
   size_type heads = 0;         ///< how many heads
   size_type rows = 0;          ///< how many rows: tokens
@@ -137,7 +151,8 @@ struct tensor_view {
   }
   /// Rows [first, first + count) of head h of batch entry b.
   matrix_view<Scalar> head(size_type b, size_type h, size_type first, size_type count) const {
-    return {data + b * batch_stride + h * head_stride + first * row_stride, count, cols, row_stride, col_stride};
+    return {data + b * batch_stride + h * head_stride + first * row_stride, count, cols, row_stride,
+            col_stride};
   }
   /// Element (b, h, i, c).
   Scalar& operator()(size_type b, size_type h, size_type i, size_type c) const {
@@ -147,7 +162,8 @@ struct tensor_view {
 
 /// A dense tensor in the order [batch, heads, length, dim].
 template <typename Scalar>
-tensor_view<Scalar> bhnd(Scalar* data, size_type batch, size_type heads, size_type length, size_type dim) {
+tensor_view<Scalar> bhnd(Scalar* data, size_type batch, size_type heads, size_type length,
+                         size_type dim) {
   detail::product("bhnd", "batch * heads * length * dim", {batch, heads, length, dim});
   return {data, batch, heads, length, dim, heads * length * dim, length * dim, dim, 1};
 }
@@ -156,23 +172,27 @@ tensor_view<Scalar> bhnd(Scalar* data, size_type batch, size_type heads, size_ty
 ///
 /// @code
 /// std::vector<float> numbers(2 * 10 * 4 * 64);
-/// const auto heads = heed::bnhd(numbers.data(), 2, 10, 4, 64);  // 2 sequences of 10 tokens with 4 heads of 64
-/// assert(&heads(1, 2, 3, 0) == &numbers[((1 * 10 + 3) * 4 + 2) * 64]);
+/// const auto heads = heed::bnhd(numbers.data(), 2, 10, 4, 64);  // 2 sequences of 10 tokens with 4
+/// heads of 64 assert(&heads(1, 2, 3, 0) == &numbers[((1 * 10 + 3) * 4 + 2) * 64]);
 /// @endcode
 template <typename Scalar>
-tensor_view<Scalar> bnhd(Scalar* data, size_type batch, size_type length, size_type heads, size_type dim) {
+tensor_view<Scalar> bnhd(Scalar* data, size_type batch, size_type length, size_type heads,
+                         size_type dim) {
   detail::product("bnhd", "batch * length * heads * dim", {batch, length, heads, dim});
   return {data, batch, heads, length, dim, length * heads * dim, dim, heads * dim, 1};
 }
 
 namespace detail {
 template <typename T>
-constexpr bool has_memory = (int(Eigen::internal::traits<std::decay_t<T>>::Flags) & int(Eigen::DirectAccessBit)) != 0;
+constexpr bool has_memory = (int(Eigen::internal::traits<std::decay_t<T>>::Flags) &
+                             int(Eigen::DirectAccessBit)) != 0;
 
-[[noreturn]] inline void fail_view(const char* function, const char* what, size_type batch, size_type heads, size_type rows, size_type cols) {
+[[noreturn]] inline void fail_view(const char* function, const char* what, size_type batch,
+                                   size_type heads, size_type rows, size_type cols) {
   const bool negative = (batch | heads | rows | cols) < 0;
-  fail_with("heed::", function, ": ", what, ": ", negative ? "sizes must not be negative, but are " : "a null pointer to ", batch,
-            " x ", heads, " x ", rows, " x ", cols, negative ? "" : " numbers");
+  fail_with("heed::", function, ": ", what, ": ",
+            negative ? "sizes must not be negative, but are " : "a null pointer to ", batch, " x ",
+            heads, " x ", rows, " x ", cols, negative ? "" : " numbers");
 }
 /// A view that a caller has filled in by hand must have sizes and memory.
 template <typename Scalar>
@@ -183,10 +203,12 @@ void check_view(const char* function, const char* what, const tensor_view<Scalar
 }
 inline void check_list(const char* function, const char* what, const index_list& list) {
   if (list.size < 0 || (!list.data && list.size > 0))
-    fail_with("heed::", function, ": ", what, ": a list of ", list.size, " entries at ", list.data ? "an" : "a null", " address");
+    fail_with("heed::", function, ": ", what, ": a list of ", list.size, " entries at ",
+              list.data ? "an" : "a null", " address");
 }
 
-/// Whether a view is {}, which means that there is none. An empty view is not: it has a size that can be wrong.
+/// Whether a view is {}, which means that there is none. An empty view is not: it has a size that
+/// can be wrong.
 template <typename Scalar>
 bool is_none(const tensor_view<Scalar>& view) {
   return !view.data && view.batch == 0 && view.heads == 0 && view.rows == 0 && view.cols == 0;
@@ -196,15 +218,17 @@ bool is_none(const tensor_view<Scalar>& view) {
 template <typename Scalar>
 matrix_view<Scalar> broadcast_head(const tensor_view<Scalar>& view, size_type b, size_type h) {
   const auto at = [](size_type stride, size_type extent) { return extent > 1 ? stride : 0; };
-  return {view.data + b * at(view.batch_stride, view.batch) + h * at(view.head_stride, view.heads), view.rows, view.cols,
-          at(view.row_stride, view.rows), at(view.col_stride, view.cols)};
+  return {view.data + b * at(view.batch_stride, view.batch) + h * at(view.head_stride, view.heads),
+          view.rows, view.cols, at(view.row_stride, view.rows), at(view.col_stride, view.cols)};
 }
 }  // namespace detail
 
-/// One Eigen matrix, Map, block or transpose as a tensor of one batch entry and one head: no copy, any strides.
+/// One Eigen matrix, Map, block or transpose as a tensor of one batch entry and one head: no copy,
+/// any strides.
 template <typename Derived>
 auto view(const Eigen::DenseBase<Derived>& matrix) -> tensor_view<const typename Derived::Scalar> {
-  static_assert(detail::has_memory<Derived>, "this expression has no memory: evaluate it into a matrix first");
+  static_assert(detail::has_memory<Derived>,
+                "this expression has no memory: evaluate it into a matrix first");
   const Derived& m = matrix.derived();
   return {m.data(), 1, 1, m.rows(), m.cols(), 0, 0, m.rowStride(), m.colStride()};
 }
@@ -220,13 +244,16 @@ void check_memory(const char* function, const char* what, const Eigen::DenseBase
 /// The same, to be written through: a matrix, or a Map or block made on the spot.
 template <typename Out>
 auto writable_view(Out&& matrix) -> tensor_view<typename std::decay_t<Out>::Scalar> {
-  static_assert(detail::is_eigen<Out> && detail::has_memory<Out>, "an output must be an Eigen matrix, Map or block");
+  static_assert(detail::is_eigen<Out> && detail::has_memory<Out>,
+                "an output must be an Eigen matrix, Map or block");
   static_assert(!std::is_const<std::remove_reference_t<Out>>::value, "an output must not be const");
-  return {matrix.data(), 1, 1, matrix.rows(), matrix.cols(), 0, 0, matrix.rowStride(), matrix.colStride()};
+  return {matrix.data(),     1, 1, matrix.rows(), matrix.cols(), 0, 0, matrix.rowStride(),
+          matrix.colStride()};
 }
 
-/// The layout of a projection's output: columns [h * dim, (h + 1) * dim) of row b * length + i are head h of token i of sequence b.
-/// Throws std::invalid_argument where the rows are not a multiple of batch, or the columns not of heads.
+/// The layout of a projection's output: columns [h * dim, (h + 1) * dim) of row b * length + i are
+/// head h of token i of sequence b. Throws std::invalid_argument where the rows are not a multiple
+/// of batch, or the columns not of heads.
 ///
 /// @code
 /// const heed::rows<float> packed = heed::rows<float>::Random(2 * 10, 4 * 64);
@@ -234,16 +261,25 @@ auto writable_view(Out&& matrix) -> tensor_view<typename std::decay_t<Out>::Scal
 /// assert(heads(1, 2, 3, 0) == packed(10 + 3, 2 * 64));
 /// @endcode
 template <typename Scalar>
-tensor_view<Scalar> split_heads(const tensor_view<Scalar>& packed, size_type heads, size_type batch = 1) {
+tensor_view<Scalar> split_heads(const tensor_view<Scalar>& packed, size_type heads,
+                                size_type batch = 1) {
   detail::check_multiple("split_heads", "packed", packed.cols, "columns", "heads", heads);
   detail::check_multiple("split_heads", "packed", packed.rows, "rows", "batch", batch);
   const size_type length = packed.rows / batch, dim = packed.cols / heads;
-  return {packed.data,      batch, heads, length, dim, length * packed.row_stride, dim * packed.col_stride, packed.row_stride,
+  return {packed.data,
+          batch,
+          heads,
+          length,
+          dim,
+          length * packed.row_stride,
+          dim * packed.col_stride,
+          packed.row_stride,
           packed.col_stride};
 }
 
 namespace detail {
-/// The memory of what a call reads or writes: of a view, a list, a matrix, or a term that has a view. An expression has none.
+/// The memory of what a call reads or writes: of a view, a list, a matrix, or a term that has a
+/// view. An expression has none.
 template <typename Scalar>
 memory_region region_of(const tensor_view<Scalar>& view) {
   return {view.data,
@@ -267,16 +303,18 @@ memory_region region_of(const Eigen::DenseBase<Derived>& matrix) {
   }
 }
 
-[[noreturn]] inline void fail_overlap(const char* function, const char* what, const memory_region& written, const char* whose,
+[[noreturn]] inline void fail_overlap(const char* function, const char* what,
+                                      const memory_region& written, const char* whose,
                                       const memory_region& other) {
   const auto &w = written.extents, &o = other.extents;
-  fail_with("heed::", function, ": ", what, " (", w[0], " x ", w[1], " x ", w[2], " x ", w[3], ") overlaps ", whose, " (", o[0], " x ",
-            o[1], " x ", o[2], " x ", o[3], ")");
+  fail_with("heed::", function, ": ", what, " (", w[0], " x ", w[1], " x ", w[2], " x ", w[3],
+            ") overlaps ", whose, " (", o[0], " x ", o[1], " x ", o[2], " x ", o[3], ")");
 }
-[[noreturn]] inline void fail_overlaps_itself(const char* function, const char* what, const memory_region& written) {
+[[noreturn]] inline void fail_overlaps_itself(const char* function, const char* what,
+                                              const memory_region& written) {
   const auto &w = written.extents, &s = written.strides;
-  fail_with("heed::", function, ": ", what, " (", w[0], " x ", w[1], " x ", w[2], " x ", w[3], ") overlaps itself: its strides are ",
-            s[0], ", ", s[1], ", ", s[2], " and ", s[3]);
+  fail_with("heed::", function, ": ", what, " (", w[0], " x ", w[1], " x ", w[2], " x ", w[3],
+            ") overlaps itself: its strides are ", s[0], ", ", s[1], ", ", s[2], " and ", s[3]);
 }
 /// Memory with its name in messages. An output that is absent has none.
 struct named_region {
@@ -289,34 +327,39 @@ struct named_region {
   const char* what;
   memory_region memory;
 };
-inline void check_pair(const char* function, const named_region& one, const char* whose, const memory_region& other) {
+inline void check_pair(const char* function, const named_region& one, const char* whose,
+                       const memory_region& other) {
   if (overlap(one.memory, other)) fail_overlap(function, one.what, one.memory, whose, other);
 }
 template <typename Other>
-void check_other(const char* function, const named_region& first, const named_region& second, const char* whose, const Other& other) {
+void check_other(const char* function, const named_region& first, const named_region& second,
+                 const char* whose, const Other& other) {
   const memory_region region = region_of(other);
   check_pair(function, first, whose, region);
   check_pair(function, second, whose, region);
 }
 template <typename Other>
-void check_other(const char* function, const named_region& first, const named_region& second, const char* whose,
-                 const std::optional<Other>& other) {
+void check_other(const char* function, const named_region& first, const named_region& second,
+                 const char* whose, const std::optional<Other>& other) {
   if (other) check_other(function, first, second, whose, *other);
 }
 inline void check_others(const char*, const named_region&, const named_region&) {}
 template <typename Other, typename... More>
-void check_others(const char* function, const named_region& first, const named_region& second, const char* whose, const Other& other,
-                  const More&... more) {
+void check_others(const char* function, const named_region& first, const named_region& second,
+                  const char* whose, const Other& other, const More&... more) {
   check_other(function, first, second, whose, other);
   check_others(function, first, second, more...);
 }
 
-/// What a call writes must have a place for each of its numbers, and share no byte with anything else that it reads or writes. After
-/// the outputs, of which the second may be absent, come the names and the views, lists, matrices and terms of all that is read.
+/// What a call writes must have a place for each of its numbers, and share no byte with anything
+/// else that it reads or writes. After the outputs, of which the second may be absent, come the
+/// names and the views, lists, matrices and terms of all that is read.
 template <typename... Others>
-void check_apart(const char* function, const named_region& first, const named_region& second, const Others&... others) {
+void check_apart(const char* function, const named_region& first, const named_region& second,
+                 const Others&... others) {
   for (const named_region* output : {&first, &second})
-    if (overlaps_itself(output->memory)) fail_overlaps_itself(function, output->what, output->memory);
+    if (overlaps_itself(output->memory))
+      fail_overlaps_itself(function, output->what, output->memory);
   check_pair(function, first, second.what, second.memory);
   check_others(function, first, second, others...);
 }

@@ -15,9 +15,9 @@ HEED_NAMESPACE_BEGIN
 
 // The terms that may follow the options of a call, in any order, each at most once:
 //   attention(query, key, value, options, keep(mask), alibi(slopes))
-// A term views the caller's memory; it does not own it. Its sizes must be those of the call, also if it is empty; when(given, term)
-// leaves a term out at run time.
-// Masks compose by AND, with each other and with causal and window.
+// A term views the caller's memory; it does not own it. Its sizes must be those of the call, also
+// if it is empty; when(given, term) leaves a term out at run time. Masks compose by AND, with each
+// other and with causal and window.
 
 namespace detail {
 
@@ -69,37 +69,43 @@ struct mask_function_term {
   const block_mask* blocks = nullptr;  // of the function: what it says of whole blocks
 };
 
-// The context of a hook is the term, not the function: a pointer to a plain function is no pointer to void.
+// The context of a hook is the term, not the function: a pointer to a plain function is no pointer
+// to void.
 template <typename Function, typename Acc>
 void run_score_function(const void* context, size b, size h, const visible_block<Acc>& block) {
   const Function& function = *static_cast<const score_function_term<Function>*>(context)->function;
-  update_block(block, [&](const Acc& score, size i, size j) { return Acc(function(score, b, h, i, j)); });
+  update_block(block,
+               [&](const Acc& score, size i, size j) { return Acc(function(score, b, h, i, j)); });
 }
 
 /// Gives every pair that `shows(i, j)` denies a score of -infinity.
 template <typename Acc, typename Shows>
 void hide(const visible_block<Acc>& block, const Shows& shows) {
   const Acc hidden(-std::numeric_limits<Acc>::infinity());
-  update_block(block, [&](const Acc& score, size i, size j) { return shows(i, j) ? score : hidden; });
+  update_block(block,
+               [&](const Acc& score, size i, size j) { return shows(i, j) ? score : hidden; });
 }
 template <typename Function, typename Acc>
 void run_mask_function(const void* context, size b, size h, const visible_block<Acc>& block) {
   const Function& function = *static_cast<const mask_function_term<Function>*>(context)->function;
   hide(block, [&](size i, size j) { return bool(function(b, h, i, j)); });
 }
-/// The part of head (b, h) in a term of [batch, heads, ...], each 1 or the call's own; the batch may also repeat.
+/// The part of head (b, h) in a term of [batch, heads, ...], each 1 or the call's own; the batch
+/// may also repeat.
 template <typename Scalar>
 matrix_view<Scalar> term_head(const tensor_view<Scalar>& view, size b, size h) {
   return broadcast_head(view, b % view.batch, h);
 }
 template <typename Acc>
 void run_keep_bits(const void* context, size b, size h, const visible_block<Acc>& block) {
-  const matrix_view<const std::uint8_t> bytes = term_head(static_cast<const keep_bits_term*>(context)->view, b, h);
+  const matrix_view<const std::uint8_t> bytes =
+      term_head(static_cast<const keep_bits_term*>(context)->view, b, h);
   hide(block, [&](size i, size j) { return (bytes(i, j / 8) >> (j % 8) & 1) != 0; });
 }
 template <typename Acc>
 void run_keep_bytes(const void* context, size b, size h, const visible_block<Acc>& block) {
-  const matrix_view<const std::uint8_t> bytes = term_head(static_cast<const keep_bytes_term*>(context)->view, b, h);
+  const matrix_view<const std::uint8_t> bytes =
+      term_head(static_cast<const keep_bytes_term*>(context)->view, b, h);
   hide(block, [&](size i, size j) { return bytes(i, j) != 0; });
 }
 
@@ -117,7 +123,8 @@ struct terms {
   const block_mask* blocks = nullptr;           // of the call
   const block_mask* function_blocks = nullptr;  // of its mask function
   dropout_term dropout;
-  // The hooks of the terms that work on whole blocks. Of a term that no call has, nothing is compiled.
+  // The hooks of the terms that work on whole blocks. Of a term that no call has, nothing is
+  // compiled.
   pair_hook<Acc> score_function, mask_function, bits_mask, bytes_mask, weight_dropout;
 
   void add(const keep_term& term) { keep = term; }
@@ -141,27 +148,33 @@ struct terms {
   }
   template <typename Function>
   void add(const score_function_term<Function>& term) {
-    static_assert(std::is_invocable_r<Acc, const Function&, Acc, size_type, size_type, size_type, size_type>::value,
-                  "a score function is called as function(score, b, h, i, j) and returns the new score");
+    static_assert(
+        std::is_invocable_r<Acc, const Function&, Acc, size_type, size_type, size_type,
+                            size_type>::value,
+        "a score function is called as function(score, b, h, i, j) and returns the new score");
     score_function = {&run_score_function<Function, Acc>, &term};
   }
   template <typename Function>
   void add(const mask_function_term<Function>& term) {
-    static_assert(std::is_invocable_r<bool, const Function&, size_type, size_type, size_type, size_type>::value,
-                  "a mask function is called as function(b, h, i, j) and returns true where query i may see key j");
+    static_assert(std::is_invocable_r<bool, const Function&, size_type, size_type, size_type,
+                                      size_type>::value,
+                  "a mask function is called as function(b, h, i, j) and returns true where query "
+                  "i may see key j");
     mask_function = {&run_mask_function<Function, Acc>, &term};
     function_blocks = term.blocks;
   }
   template <typename Other>
   void add(const Other&) {
-    static_assert(
-        sizeof(Other) == 0,
-        "not a term of attention, or one of another scalar type: keep takes bool; bias, alibi, sinks and logit_scales take the type "
-        "of the scores (float for float, half and bfloat16; double for double)");
+    static_assert(sizeof(Other) == 0,
+                  "not a term of attention, or one of another scalar type: keep takes bool; bias, "
+                  "alibi, sinks and logit_scales take the type "
+                  "of the scores (float for float, half and bfloat16; double for double)");
   }
 
   /// Whether a term has a size for each query, key or sequence of a padded batch.
-  bool counts_tokens() const { return keep || keep_bytes || keep_bits || bias || sparse() || key_lengths; }
+  bool counts_tokens() const {
+    return keep || keep_bytes || keep_bits || bias || sparse() || key_lengths;
+  }
   /// The one block mask of the call; null: none.
   const block_mask* sparse() const { return function_blocks ? function_blocks : blocks; }
 };
@@ -181,8 +194,10 @@ struct purpose_of<mask_function_term<Function>> {
 };
 template <typename Tag, typename Vector>
 head_term<typename Vector::Scalar, Tag> make_head_term(const Vector& values) {
-  static_assert(is_eigen<Vector> && has_memory<Vector> && bool(Vector::IsVectorAtCompileTime), "this term takes an Eigen vector");
-  static_assert(int(Vector::InnerStrideAtCompileTime) == 1, "this term takes a vector whose elements are side by side in memory");
+  static_assert(is_eigen<Vector> && has_memory<Vector> && bool(Vector::IsVectorAtCompileTime),
+                "this term takes an Eigen vector");
+  static_assert(int(Vector::InnerStrideAtCompileTime) == 1,
+                "this term takes a vector whose elements are side by side in memory");
   return {values.data(), values.size()};
 }
 }  // namespace detail
@@ -191,39 +206,45 @@ head_term<typename Vector::Scalar, Tag> make_head_term(const Vector& values) {
 template <typename Scalar>
 struct repeated_view {
   tensor_view<Scalar> view;  ///< the tensor
-  size_type times;               ///< how many times its batch makes the call's
+  size_type times;           ///< how many times its batch makes the call's
 };
 
-/// For keep and bias: entry b of a call of times * values.batch entries takes entry b % values.batch. With windows as the batch,
-/// window w of image n being entry n * num_windows + w, repeated(values, num_images) is one mask or bias a window, the same for every
-/// image (Liu et al. 2021).
+/// For keep and bias: entry b of a call of times * values.batch entries takes entry b %
+/// values.batch. With windows as the batch, window w of image n being entry n * num_windows + w,
+/// repeated(values, num_images) is one mask or bias a window, the same for every image (Liu et al.
+/// 2021).
 ///
 /// @code
 /// // 6 windows of 4 tokens: 3 images of 2 windows, and a bias for each of the 2
 /// std::vector<float> x(6 * 4 * 8, 1.0f), out(x), values(2 * 4 * 4, 0.5f);
 /// const auto windows = heed::bhnd(x.data(), 6, 1, 4, 8);
 /// heed::workspace memory;
-/// heed::multi_head_attention_into(windows, windows, windows, heed::bhnd(out.data(), 6, 1, 4, 8), {},
+/// heed::multi_head_attention_into(windows, windows, windows, heed::bhnd(out.data(), 6, 1, 4, 8),
+/// {},
 ///                                 heed::attention_options(), memory,
-///                                 heed::bias(heed::repeated(heed::bhnd(values.data(), 2, 1, 4, 4), 3)));
+///                                 heed::bias(heed::repeated(heed::bhnd(values.data(), 2, 1, 4, 4),
+///                                 3)));
 /// @endcode
 template <typename Scalar>
 repeated_view<const Scalar> repeated(const tensor_view<Scalar>& values, size_type times) {
   return {values, times};
 }
 
-/// A boolean mask, true = attend: of bools, or of bytes (std::uint8_t, char), where any byte but 0 is true. Its sizes [batch,
-/// heads, n_q, n_kv] are each 1 (the same for all) or the call's own. Bools are faster.
+/// A boolean mask, true = attend: of bools, or of bytes (std::uint8_t, char), where any byte but 0
+/// is true. Its sizes [batch, heads, n_q, n_kv] are each 1 (the same for all) or the call's own.
+/// Bools are faster.
 template <typename Scalar>
 auto keep(const tensor_view<Scalar>& mask) {
   using Element = std::remove_const_t<Scalar>;
-  static_assert(std::is_integral<Element>::value && sizeof(Element) == 1,
-                "keep takes bools, or bytes that are not 0 where a query attends; a float mask is a bias");
+  static_assert(
+      std::is_integral<Element>::value && sizeof(Element) == 1,
+      "keep takes bools, or bytes that are not 0 where a query attends; a float mask is a bias");
   if constexpr (std::is_same<Element, bool>::value) {
     return detail::keep_term{mask};
   } else {  // a bool that is neither 0 nor 1 must not be read
-    return detail::keep_bytes_term{{reinterpret_cast<const std::uint8_t*>(mask.data), mask.batch, mask.heads, mask.rows, mask.cols,
-                                    mask.batch_stride, mask.head_stride, mask.row_stride, mask.col_stride}};
+    return detail::keep_bytes_term{{reinterpret_cast<const std::uint8_t*>(mask.data), mask.batch,
+                                    mask.heads, mask.rows, mask.cols, mask.batch_stride,
+                                    mask.head_stride, mask.row_stride, mask.col_stride}};
   }
 }
 
@@ -235,32 +256,38 @@ auto keep(const repeated_view<Scalar>& mask) {
   return term;
 }
 
-/// A boolean mask n_q x n_kv (or 1 x n_kv, n_q x 1) for every batch entry and head, true (or a byte that is not 0) = attend.
+/// A boolean mask n_q x n_kv (or 1 x n_kv, n_q x 1) for every batch entry and head, true (or a byte
+/// that is not 0) = attend.
 ///
 /// @code
-/// const heed::rows<float> query = heed::rows<float>::Random(6, 64), key = heed::rows<float>::Random(10, 64);
-/// heed::rows<bool> mask = heed::rows<bool>::Constant(6, 10, true);
-/// mask.col(3).setConstant(false);  // no query sees key 3
-/// const heed::rows<float> out = heed::attention(query, key, key, {}, heed::keep(mask));
+/// const heed::rows<float> query = heed::rows<float>::Random(6, 64), key =
+/// heed::rows<float>::Random(10, 64); heed::rows<bool> mask = heed::rows<bool>::Constant(6, 10,
+/// true); mask.col(3).setConstant(false);  // no query sees key 3 const heed::rows<float> out =
+/// heed::attention(query, key, key, {}, heed::keep(mask));
 /// @endcode
 template <typename Derived>
 auto keep(const Eigen::DenseBase<Derived>& mask) {
   return keep(view(mask));
 }
 
-/// A boolean mask of one bit a pair, 1 = attend: bytes [batch, heads, n_q, (n_kv + 7) / 8], bit j % 8 (the lowest first) of byte j / 8
-/// is key j. batch, heads and n_q are each 1 (the same for all) or the call's own.
+/// A boolean mask of one bit a pair, 1 = attend: bytes [batch, heads, n_q, (n_kv + 7) / 8], bit j %
+/// 8 (the lowest first) of byte j / 8 is key j. batch, heads and n_q are each 1 (the same for all)
+/// or the call's own.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
 /// std::vector<std::uint8_t> bytes(10 * 2, 0xff);  // 10 keys take 2 bytes
 /// bytes[0] = 0x01;                                // of the first 8 keys, query 0 sees key 0 alone
-/// const auto out = heed::attention(x, x, x, {}, heed::keep_bits(heed::bhnd(bytes.data(), 1, 1, 10, 2), 10));
+/// const auto out = heed::attention(x, x, x, {}, heed::keep_bits(heed::bhnd(bytes.data(), 1, 1, 10,
+/// 2), 10));
 /// @endcode
-inline detail::keep_bits_term keep_bits(const tensor_view<const std::uint8_t>& bytes, size_type n_kv) { return {bytes, n_kv}; }
+inline detail::keep_bits_term keep_bits(const tensor_view<const std::uint8_t>& bytes,
+                                        size_type n_kv) {
+  return {bytes, n_kv};
+}
 
-/// Numbers added to the scores after scale and softcap; -infinity masks. Sizes broadcast as those of keep. The scalar is that of the
-/// scores.
+/// Numbers added to the scores after scale and softcap; -infinity masks. Sizes broadcast as those
+/// of keep. The scalar is that of the scores.
 template <typename Scalar>
 detail::bias_term<std::remove_const_t<Scalar>> bias(const tensor_view<Scalar>& values) {
   return {values};
@@ -284,7 +311,8 @@ detail::bias_term<typename Derived::Scalar> bias(const Eigen::DenseBase<Derived>
   return bias(view(values));
 }
 
-/// Attention with linear biases: adds -slope * |i + n_kv - n_q - j|, one slope a query head (Press, Smith and Lewis 2022).
+/// Attention with linear biases: adds -slope * |i + n_kv - n_q - j|, one slope a query head (Press,
+/// Smith and Lewis 2022).
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
@@ -296,7 +324,8 @@ detail::head_term<typename Vector::Scalar, detail::alibi_tag> alibi(const Vector
   return detail::make_head_term<detail::alibi_tag>(slopes);
 }
 
-/// One logit a query head that joins the softmax's denominator and has no value (Xiao et al. 2024). A logit of -infinity is no sink.
+/// One logit a query head that joins the softmax's denominator and has no value (Xiao et al. 2024).
+/// A logit of -infinity is no sink.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
@@ -316,12 +345,13 @@ detail::head_term<typename Vector::Scalar, detail::sinks_tag> sinks(const Vector
 /// const auto out = heed::attention(x, x, x, {}, heed::logit_scales(factors));
 /// @endcode
 template <typename Vector>
-detail::head_term<typename Vector::Scalar, detail::logit_scales_tag> logit_scales(const Vector& factors) {
+detail::head_term<typename Vector::Scalar, detail::logit_scales_tag> logit_scales(
+    const Vector& factors) {
   return detail::make_head_term<detail::logit_scales_tag>(factors);
 }
 
-/// The number of valid keys of each batch entry, 0 to n_kv; keys past it are never read. Bottom-right alignment counts from
-/// it. A list of integers of 32 or 64 bits.
+/// The number of valid keys of each batch entry, 0 to n_kv; keys past it are never read.
+/// Bottom-right alignment counts from it. A list of integers of 32 or 64 bits.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
@@ -330,8 +360,9 @@ detail::head_term<typename Vector::Scalar, detail::logit_scales_tag> logit_scale
 /// @endcode
 inline detail::key_lengths_term key_lengths(const index_list& lengths) { return {lengths}; }
 
-/// A block-sparse mask; hidden blocks cost nothing. The mask must outlive the call. Together with a mask function, which need not be
-/// the one that the blocks were made of, a pair is visible where both show it; the function is evaluated in every visible block.
+/// A block-sparse mask; hidden blocks cost nothing. The mask must outlive the call. Together with a
+/// mask function, which need not be the one that the blocks were made of, a pair is visible where
+/// both show it; the function is evaluated in every visible block.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
@@ -342,58 +373,64 @@ inline detail::key_lengths_term key_lengths(const index_list& lengths) { return 
 /// @endcode
 inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
 
-// In the functions below b is the batch entry (the sequence, in a ragged batch), h the query head, i the query and j the key. i and j
-// count rows within the call (within the sequence, in a ragged batch). In a call on a cache they count tokens of the sequence from its
-// first, including those that a rolling cache has dropped, so that a prompt in chunks gives the result of one call; see
-// cached_attention_into. Only pairs that causal, window and lengths leave visible reach them: i - j may index a table of the window.
-// A function may throw: when all threads have returned the call throws the first exception. Inputs and caches are then as they were,
-// outputs are unspecified, and the workspace can be used again. Threads call the functions at the same time.
+// In the functions below b is the batch entry (the sequence, in a ragged batch), h the query head,
+// i the query and j the key. i and j count rows within the call (within the sequence, in a ragged
+// batch). In a call on a cache they count tokens of the sequence from its first, including those
+// that a rolling cache has dropped, so that a prompt in chunks gives the result of one call; see
+// cached_attention_into. Only pairs that causal, window and lengths leave visible reach them: i - j
+// may index a table of the window. A function may throw: when all threads have returned the call
+// throws the first exception. Inputs and caches are then as they were, outputs are unspecified, and
+// the workspace can be used again. Threads call the functions at the same time.
 
-/// The user's score: function(score, b, h, i, j) -> score is applied after scale, softcap, bias and ALiBi (FlexAttention's
-/// score_mod). A score of -infinity masks the pair. It must depend on its arguments alone, and outlive the call. It may also be called
-/// for pairs that other masks than causal, window and lengths hide.
+/// The user's score: function(score, b, h, i, j) -> score is applied after scale, softcap, bias and
+/// ALiBi (FlexAttention's score_mod). A score of -infinity masks the pair. It must depend on its
+/// arguments alone, and outlive the call. It may also be called for pairs that other masks than
+/// causal, window and lengths hide.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
 /// using heed::size_type;
-/// const auto fade = [](float score, size_type, size_type, size_type i, size_type j) { return score - 0.1f * float(i - j); };
-/// heed::attention_options options;
-/// options.causal = heed::causal::bottom_right;
-/// const auto out = heed::attention(x, x, x, options, heed::score_function(fade));
+/// const auto fade = [](float score, size_type, size_type, size_type i, size_type j) { return score
+/// - 0.1f * float(i - j); }; heed::attention_options options; options.causal =
+/// heed::causal::bottom_right; const auto out = heed::attention(x, x, x, options,
+/// heed::score_function(fade));
 /// @endcode
 template <typename Function>
 detail::score_function_term<Function> score_function(const Function& function) {
   return {&function};
 }
 
-/// The user's mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's mask_mod). It must depend on its
-/// arguments alone, and outlive the call. It may also be called for pairs that keep, keep_bits, bias or blocks hide.
+/// The user's mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's
+/// mask_mod). It must depend on its arguments alone, and outlive the call. It may also be called
+/// for pairs that keep, keep_bits, bias or blocks hide.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
 /// using heed::size_type;
-/// const auto same_document = [](size_type, size_type, size_type i, size_type j) { return i / 4 == j / 4; };
-/// const auto out = heed::attention(x, x, x, {}, heed::mask_function(same_document));
+/// const auto same_document = [](size_type, size_type, size_type i, size_type j) { return i / 4 ==
+/// j / 4; }; const auto out = heed::attention(x, x, x, {}, heed::mask_function(same_document));
 /// @endcode
 template <typename Function>
 detail::mask_function_term<Function> mask_function(const Function& function) {
   return {&function, nullptr};
 }
 
-/// The same with the block mask of block_mask::of(function, ...): hidden blocks cost nothing, and in wholly visible blocks
-/// the function is not evaluated. The blocks must be those of this very function (or made by show, which makes no block wholly visible), and
-/// outlive the call; a call has one block mask, so blocks(...) may not be given as well. Not for calls on a cache, whose functions
-/// count tokens and whose blocks count rows.
+/// The same with the block mask of block_mask::of(function, ...): hidden blocks cost nothing, and
+/// in wholly visible blocks the function is not evaluated. The blocks must be those of this very
+/// function (or made by show, which makes no block wholly visible), and outlive the call; a call
+/// has one block mask, so blocks(...) may not be given as well. Not for calls on a cache, whose
+/// functions count tokens and whose blocks count rows.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
 /// using heed::size_type;
-/// const auto same_document = [](size_type, size_type, size_type i, size_type j) { return i / 4 == j / 4; };
-/// const auto found = heed::block_mask::of(same_document, 1, 1, 10, 10, 4, 4);
-/// const auto out = heed::attention(x, x, x, {}, heed::mask_function(same_document, found));
+/// const auto same_document = [](size_type, size_type, size_type i, size_type j) { return i / 4 ==
+/// j / 4; }; const auto found = heed::block_mask::of(same_document, 1, 1, 10, 10, 4, 4); const auto
+/// out = heed::attention(x, x, x, {}, heed::mask_function(same_document, found));
 /// @endcode
 template <typename Function>
-detail::mask_function_term<Function> mask_function(const Function& function, const block_mask& blocks) {
+detail::mask_function_term<Function> mask_function(const Function& function,
+                                                   const block_mask& blocks) {
   return {&function, &blocks};
 }
 

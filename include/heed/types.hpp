@@ -9,7 +9,8 @@
 HEED_NAMESPACE_BEGIN
 
 static_assert(std::is_same<Eigen::Index, std::ptrdiff_t>::value,
-              "heed: EIGEN_DEFAULT_DENSE_INDEX_TYPE must be std::ptrdiff_t, Eigen's own choice: sizes and strides are 64 bits wide");
+              "heed: EIGEN_DEFAULT_DENSE_INDEX_TYPE must be std::ptrdiff_t, Eigen's own choice: "
+              "sizes and strides are 64 bits wide");
 
 /// Every size and stride: Eigen's index, 64 bits wide on every machine that matters.
 using size_type = Eigen::Index;
@@ -17,10 +18,11 @@ using size_type = Eigen::Index;
 /// In place of a scalar type: the function takes it from its first argument.
 struct deduced;
 
-/// A matrix whose rows are tokens, one after the other in memory: n x Cols. (Eigen has no row-major column vector, so one
-/// column is column-major; the memory is the same.)
+/// A matrix whose rows are tokens, one after the other in memory: n x Cols. (Eigen has no row-major
+/// column vector, so one column is column-major; the memory is the same.)
 template <typename Scalar, int Cols = Eigen::Dynamic>
-using rows = Eigen::Matrix<Scalar, Eigen::Dynamic, Cols, Cols == 1 ? Eigen::ColMajor : Eigen::RowMajor>;
+using rows =
+    Eigen::Matrix<Scalar, Eigen::Dynamic, Cols, Cols == 1 ? Eigen::ColMajor : Eigen::RowMajor>;
 
 /// One number for each query row: a log-sum-exp, a count, an entropy.
 template <typename Scalar>
@@ -44,12 +46,14 @@ struct accumulator<Eigen::bfloat16> {
 namespace detail {
 /// Whether softmax is defined for a scalar: not for whole or complex numbers.
 template <typename Scalar>
-constexpr bool is_real = !Eigen::NumTraits<Scalar>::IsInteger && !Eigen::NumTraits<Scalar>::IsComplex;
+constexpr bool is_real =
+    !Eigen::NumTraits<Scalar>::IsInteger && !Eigen::NumTraits<Scalar>::IsComplex;
 template <>
 inline constexpr bool is_real<void> = true;  // no scalar: another assertion reports it
 }  // namespace detail
 
-/// The type that scores, softmax and sums have: float for half and bfloat16, Scalar itself for every other type.
+/// The type that scores, softmax and sums have: float for half and bfloat16, Scalar itself for
+/// every other type.
 template <typename Scalar>
 using accumulator_t = typename detail::accumulator<Scalar>::type;
 
@@ -58,15 +62,18 @@ namespace detail {
 template <typename Scalar, typename... Read>
 struct scalars_fit : std::true_type {
   static_assert(!std::is_const<Scalar>::value, "an output must not be const");
-  static_assert((std::is_same<std::remove_const_t<Scalar>, std::remove_const_t<Read>>::value && ...),
+  static_assert((std::is_same<std::remove_const_t<Scalar>, std::remove_const_t<Read>>::value &&
+                 ...),
                 "query, key, value and out must have one scalar type: cast the others to it");
   static_assert(is_real<std::remove_const_t<Scalar>>,
-                "query, key and value must hold real numbers with fractions: cast whole numbers, split complex ones");
+                "query, key and value must hold real numbers with fractions: cast whole numbers, "
+                "split complex ones");
 };
 template <typename Scalar, typename Lse>
 struct lse_fits : std::true_type {
   static_assert(std::is_same<Lse, accumulator_t<Scalar>>::value,
-                "lse must have the type of the scores: float for float, half and bfloat16; double for double");
+                "lse must have the type of the scores: float for float, half and bfloat16; double "
+                "for double");
 };
 }  // namespace detail
 

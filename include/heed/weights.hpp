@@ -15,21 +15,25 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// The output of attention together with its weights n_q x n_kv: row i is the softmax that weighted the values of query i.
+/// The output of attention together with its weights n_q x n_kv: row i is the softmax that weighted
+/// the values of query i.
 template <typename Scalar, int Dv = Eigen::Dynamic>
 struct attention_weights_result : attention_result<Scalar, Dv> {
   /// The output and log-sum-exp of a call, without weights.
-  explicit attention_weights_result(attention_result<Scalar, Dv> result) : attention_result<Scalar, Dv>(std::move(result)) {}
+  explicit attention_weights_result(attention_result<Scalar, Dv> result)
+      : attention_result<Scalar, Dv>(std::move(result)) {}
   /// n_q x n_kv.
   rows<accumulator_t<Scalar>> weights;
 };
 
 namespace detail {
-/// The weights of rows [first_row, first_row + count) of one head; num_keys columns, of which those past the head's keys are 0. A
-/// score and an lse of several thousand are rounded by more than a weight may be wrong by, so a row is divided by its own sum: the lse
-/// only says whether the row saw anything.
+/// The weights of rows [first_row, first_row + count) of one head; num_keys columns, of which those
+/// past the head's keys are 0. A score and an lse of several thousand are rounded by more than a
+/// weight may be wrong by, so a row is divided by its own sum: the lse only says whether the row
+/// saw anything.
 template <typename Scalar, typename Stored>
-rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, size_type first_row, size_type count, size_type num_keys) {
+rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, size_type first_row,
+                                       size_type count, size_type num_keys) {
   using Acc = accumulator_t<Scalar>;
   using Sum = std::conditional_t<std::is_same<Acc, float>::value, double, Acc>;
   using std::exp;
@@ -57,11 +61,14 @@ rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, si
       if (weights(r, j) > largest) largest = weights(r, j);
     Sum sum = Sum(score.has_sink ? Acc(exp(score.sink - largest)) : Acc(0));
     for (size_type j = 0; j < num_keys; ++j) {
-      weights(r, j) = is_negative_infinity(weights(r, j)) ? Acc(0) : Acc(exp(weights(r, j) - largest));
+      weights(r, j) =
+          is_negative_infinity(weights(r, j)) ? Acc(0) : Acc(exp(weights(r, j) - largest));
       sum += Sum(weights(r, j));
     }
     for (size_type j = 0; j < num_keys; ++j)
-      if (weights(r, j) != Acc(0)) weights(r, j) = weight_after_dropout(score, Acc(Sum(weights(r, j)) / sum), first_row + r, j);
+      if (weights(r, j) != Acc(0))
+        weights(r, j) =
+            weight_after_dropout(score, Acc(Sum(weights(r, j)) / sum), first_row + r, j);
   }
   return weights;
 }
@@ -74,22 +81,27 @@ class known_lse {
   row_vector<accumulator_t<Scalar>> lse_;
   problem<Scalar> problem_;
 
-  problem<Scalar> make(const char* function, const attention_options& options, const Terms&... terms) {
+  problem<Scalar> make(const char* function, const attention_options& options,
+                       const Terms&... terms) {
     check_view(function, "key", in_.key);
-    return make_score_problem<Scalar, Scalar>(function, in_.query, in_.key, in_.key, writable_view(lse_), options, terms...);
+    return make_score_problem<Scalar, Scalar>(function, in_.query, in_.key, in_.key,
+                                              writable_view(lse_), options, terms...);
   }
   /// A column or row vector, or a matrix of one column.
   static const Lse& one_a_row(const char* function, const Lse& lse) {
     static_assert(is_eigen<Lse>, "lse must be an Eigen vector, one number a query row");
     check_memory(function, "lse", lse);
-    if (!Lse::IsVectorAtCompileTime) check_equal(function, "lse: columns", lse.cols(), "one number a row:", size_type{1});
+    if (!Lse::IsVectorAtCompileTime)
+      check_equal(function, "lse: columns", lse.cols(), "one number a row:", size_type{1});
     return lse;
   }
 
  public:
-  known_lse(const char* function, const Query& query, const Key& key, const Lse& lse, const attention_options& options,
-            const Terms&... terms)
-      : in_(function, query, key, key), lse_(one_a_row(function, lse)), problem_(make(function, options, terms...)) {}
+  known_lse(const char* function, const Query& query, const Key& key, const Lse& lse,
+            const attention_options& options, const Terms&... terms)
+      : in_(function, query, key, key),
+        lse_(one_a_row(function, lse)),
+        problem_(make(function, options, terms...)) {}
   known_lse(const known_lse&) = delete;
 
   using accumulator = accumulator_t<Scalar>;
@@ -110,94 +122,106 @@ class known_lse {
 };
 }  // namespace detail
 
-/// Rows [first_row, first_row + count) of the weights softmax(scale Q K^T), rebuilt for the log-sum-exp that attention_with_lse
-/// returned with the same options and terms: O(count n_kv) memory.
+/// Rows [first_row, first_row + count) of the weights softmax(scale Q K^T), rebuilt for the
+/// log-sum-exp that attention_with_lse returned with the same options and terms: O(count n_kv)
+/// memory.
 ///
-/// query n_q x Dk, key n_kv x Dk, lse n_q -> count x n_kv. Each row is divided by its own sum, so that it sums to 1 to rounding
-/// however large the scores are; with a sink the row and the sink's weight do. A row that sees no key is 0.
-/// Throws std::invalid_argument for rows that do not exist and sizes that do not fit together.
+/// query n_q x Dk, key n_kv x Dk, lse n_q -> count x n_kv. Each row is divided by its own sum, so
+/// that it sums to 1 to rounding however large the scores are; with a sink the row and the sink's
+/// weight do. A row that sees no key is 0. Throws std::invalid_argument for rows that do not exist
+/// and sizes that do not fit together.
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
-/// const auto result = heed::attention_with_lse(query, key, value);
-/// const rows weights = heed::attention_weights(query, key, result.lse, 2, 3);  // of the queries 2, 3 and 4: 3 x 10
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
+/// 32); const auto result = heed::attention_with_lse(query, key, value); const rows weights =
+/// heed::attention_weights(query, key, result.lse, 2, 3);  // of the queries 2, 3 and 4: 3 x 10
 /// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
-auto attention_weights(const Query& query, const Key& key, const Lse& lse, size_type first_row, size_type count,
-                       const attention_options& options = {}, const Terms&... terms) {
-  const detail::known_lse<Query, Key, Lse, Terms...> known("attention_weights", query, key, lse, options, terms...);
+auto attention_weights(const Query& query, const Key& key, const Lse& lse, size_type first_row,
+                       size_type count, const attention_options& options = {},
+                       const Terms&... terms) {
+  const detail::known_lse<Query, Key, Lse, Terms...> known("attention_weights", query, key, lse,
+                                                           options, terms...);
   if (first_row < 0 || count < 0 || first_row > known.n_q() - count)
-    detail::fail_with("heed::attention_weights: ", count, " rows from ", first_row, " on are not all in query's n_q ", known.n_q());
+    detail::fail_with("heed::attention_weights: ", count, " rows from ", first_row,
+                      " on are not all in query's n_q ", known.n_q());
   return known.weights(first_row, count);
 }
 
-/// attention together with its lse and its whole weight matrix, for inspection: the output is the fused one, the weights are rebuilt
-/// as by attention_weights. query n_q x Dk, key n_kv x Dk, value n_kv x Dv -> out n_q x Dv, lse n_q, weights n_q x n_kv (O(n_q n_kv)
-/// memory).
+/// attention together with its lse and its whole weight matrix, for inspection: the output is the
+/// fused one, the weights are rebuilt as by attention_weights. query n_q x Dk, key n_kv x Dk, value
+/// n_kv x Dv -> out n_q x Dv, lse n_q, weights n_q x n_kv (O(n_q n_kv) memory).
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
-/// const auto result = heed::attention_with_weights(query, key, value);
-/// assert((result.weights * value - result.out).norm() < 1e-5f);
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
+/// 32); const auto result = heed::attention_with_weights(query, key, value); assert((result.weights
+/// * value - result.out).norm() < 1e-5f);
 /// @endcode
-template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query, typename Key, typename Value,
-          typename... Terms>
-auto attention_with_weights(const Query& query, const Key& key, const Value& value, const attention_options& options = {},
-                            const Terms&... terms) {
-  const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("attention_with_weights", query, key, value);
+template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query,
+          typename Key, typename Value, typename... Terms>
+auto attention_with_weights(const Query& query, const Key& key, const Value& value,
+                            const attention_options& options = {}, const Terms&... terms) {
+  const detail::inputs<Scalar, Dk, Dv, Query, Key, Value> in("attention_with_weights", query, key,
+                                                             value);
   attention_weights_result<typename decltype(in)::scalar, decltype(in)::d_v> result(
       typename decltype(in)::result(in.query.rows, in.value.cols));
   workspace memory;
-  const auto problem = detail::make_problem("attention_with_weights", in.query, in.key, in.value, writable_view(result.out),
-                                            writable_view(result.lse), options, terms...);
+  const auto problem =
+      detail::make_problem("attention_with_weights", in.query, in.key, in.value,
+                           writable_view(result.out), writable_view(result.lse), options, terms...);
   detail::forward(problem, memory);
   result.weights = detail::weights_of(problem.head(0, 0), 0, in.query.rows, in.key.rows);
   problem.rethrow();
   return result;
 }
 
-/// The total weight of each key: the column sums of the weights, n_kv numbers whose sum is the number of rows that see a key. Keys
-/// of the least weight are those that a cache may evict (Zhang et al. 2023). Arguments and errors as those of attention_weights; O(n_kv)
-/// memory.
+/// The total weight of each key: the column sums of the weights, n_kv numbers whose sum is the
+/// number of rows that see a key. Keys of the least weight are those that a cache may evict (Zhang
+/// et al. 2023). Arguments and errors as those of attention_weights; O(n_kv) memory.
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
-/// const auto lse = heed::attention_with_lse(query, key, value).lse;
-/// const auto mass = heed::key_mass(query, key, lse);
-/// assert(mass.size() == 10 && std::abs(mass.sum() - 6) < 1e-4f);
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
+/// 32); const auto lse = heed::attention_with_lse(query, key, value).lse; const auto mass =
+/// heed::key_mass(query, key, lse); assert(mass.size() == 10 && std::abs(mass.sum() - 6) < 1e-4f);
 /// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
-auto key_mass(const Query& query, const Key& key, const Lse& lse, const attention_options& options = {}, const Terms&... terms) {
-  const detail::known_lse<Query, Key, Lse, Terms...> known("key_mass", query, key, lse, options, terms...);
+auto key_mass(const Query& query, const Key& key, const Lse& lse,
+              const attention_options& options = {}, const Terms&... terms) {
+  const detail::known_lse<Query, Key, Lse, Terms...> known("key_mass", query, key, lse, options,
+                                                           terms...);
   using Acc = typename decltype(known)::accumulator;
   row_vector<Acc> mass = row_vector<Acc>::Zero(known.n_kv());
-  known.for_each_block([&](size_type, const rows<Acc>& weights) { mass += weights.colwise().sum().transpose(); });
+  known.for_each_block(
+      [&](size_type, const rows<Acc>& weights) { mass += weights.colwise().sum().transpose(); });
   return mass;
 }
 
-/// The entropy of each row of weights, -sum p ln p in nats: 0 where a query attends to one key, ln(n) where it attends to n keys alike; 0
-/// for a row that sees no key. Arguments and errors as those of attention_weights; O(n_kv) memory.
+/// The entropy of each row of weights, -sum p ln p in nats: 0 where a query attends to one key,
+/// ln(n) where it attends to n keys alike; 0 for a row that sees no key. Arguments and errors as
+/// those of attention_weights; O(n_kv) memory.
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
-/// const auto lse = heed::attention_with_lse(query, key, value).lse;
-/// const auto entropy = heed::row_entropy(query, key, lse);
-/// assert(entropy.maxCoeff() < 1e-5f + std::log(10.0f));
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
+/// 32); const auto lse = heed::attention_with_lse(query, key, value).lse; const auto entropy =
+/// heed::row_entropy(query, key, lse); assert(entropy.maxCoeff() < 1e-5f + std::log(10.0f));
 /// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
-auto row_entropy(const Query& query, const Key& key, const Lse& lse, const attention_options& options = {}, const Terms&... terms) {
-  const detail::known_lse<Query, Key, Lse, Terms...> known("row_entropy", query, key, lse, options, terms...);
+auto row_entropy(const Query& query, const Key& key, const Lse& lse,
+                 const attention_options& options = {}, const Terms&... terms) {
+  const detail::known_lse<Query, Key, Lse, Terms...> known("row_entropy", query, key, lse, options,
+                                                           terms...);
   using Acc = typename decltype(known)::accumulator;
   using std::log;
   row_vector<Acc> entropy = row_vector<Acc>::Zero(known.n_q());
   known.for_each_block([&](size_type first, const rows<Acc>& weights) {
     for (size_type r = 0; r < weights.rows(); ++r)
       for (size_type j = 0; j < weights.cols(); ++j)
-        if (weights(r, j) != Acc(0)) entropy(first + r) -= Acc(weights(r, j) * Acc(log(weights(r, j))));
+        if (weights(r, j) != Acc(0))
+          entropy(first + r) -= Acc(weights(r, j) * Acc(log(weights(r, j))));
   });
   return entropy;
 }
@@ -205,37 +229,42 @@ auto row_entropy(const Query& query, const Key& key, const Lse& lse, const atten
 /// The heaviest keys of each query: row i holds their numbers and weights, the heaviest first.
 template <typename Acc>
 struct top_keys_result {
-  rows<size_type> keys;   ///< n_q x k: the numbers of the keys
-  rows<Acc> weights;  ///< n_q x k: their weights
+  rows<size_type> keys;  ///< n_q x k: the numbers of the keys
+  rows<Acc> weights;     ///< n_q x k: their weights
 };
 
-/// The k heaviest keys of each row (the lower number first among equals; a weight that is NaN comes before all numbers). k must be in
-/// [0, n_kv]. Arguments and errors as those of attention_weights; O(n_kv) memory besides the result.
+/// The k heaviest keys of each row (the lower number first among equals; a weight that is NaN comes
+/// before all numbers). k must be in [0, n_kv]. Arguments and errors as those of attention_weights;
+/// O(n_kv) memory besides the result.
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10, 32);
-/// const auto lse = heed::attention_with_lse(query, key, value).lse;
-/// const auto top = heed::top_keys(query, key, lse, 3);
-/// assert(top.weights(0, 0) >= top.weights(0, 2) && top.keys(0, 0) < 10);
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
+/// 32); const auto lse = heed::attention_with_lse(query, key, value).lse; const auto top =
+/// heed::top_keys(query, key, lse, 3); assert(top.weights(0, 0) >= top.weights(0, 2) && top.keys(0,
+/// 0) < 10);
 /// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
-auto top_keys(const Query& query, const Key& key, const Lse& lse, size_type k, const attention_options& options = {},
-              const Terms&... terms) {
-  const detail::known_lse<Query, Key, Lse, Terms...> known("top_keys", query, key, lse, options, terms...);
+auto top_keys(const Query& query, const Key& key, const Lse& lse, size_type k,
+              const attention_options& options = {}, const Terms&... terms) {
+  const detail::known_lse<Query, Key, Lse, Terms...> known("top_keys", query, key, lse, options,
+                                                           terms...);
   using Acc = typename decltype(known)::accumulator;
-  if (k < 0 || k > known.n_kv()) detail::fail_with("heed::top_keys: k ", k, " is not in [0, n_kv ", known.n_kv(), "]");
+  if (k < 0 || k > known.n_kv())
+    detail::fail_with("heed::top_keys: k ", k, " is not in [0, n_kv ", known.n_kv(), "]");
   top_keys_result<Acc> top{rows<size_type>(known.n_q(), k), rows<Acc>(known.n_q(), k)};
   std::vector<size_type> order(static_cast<std::size_t>(known.n_kv()));
   known.for_each_block([&](size_type first, const rows<Acc>& weights) {
     for (size_type r = 0; r < weights.rows(); ++r) {
       std::iota(order.begin(), order.end(), size_type{0});
       const auto is_nan = [&](size_type j) { return !(weights(r, j) >= Acc(0)); };
-      std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](size_type a, size_type b) {
-        if (is_nan(a) != is_nan(b)) return is_nan(a);
-        if (!is_nan(a) && weights(r, a) != weights(r, b)) return weights(r, a) > weights(r, b);
-        return a < b;
-      });
+      std::partial_sort(order.begin(), order.begin() + k, order.end(),
+                        [&](size_type a, size_type b) {
+                          if (is_nan(a) != is_nan(b)) return is_nan(a);
+                          if (!is_nan(a) && weights(r, a) != weights(r, b))
+                            return weights(r, a) > weights(r, b);
+                          return a < b;
+                        });
       for (size_type n = 0; n < k; ++n) {
         top.keys(first + r, n) = order[static_cast<std::size_t>(n)];
         top.weights(first + r, n) = weights(r, top.keys(first + r, n));

@@ -6,10 +6,11 @@
 
 HEED_NAMESPACE_BEGIN
 
-// A term follows the options of a call and must have the call's sizes, also if it is empty. In a std::optional it may be
-// absent.
+// A term follows the options of a call and must have the call's sizes, also if it is empty. In a
+// std::optional it may be absent.
 
-/// A term whose presence is known only when the program runs: attention(q, k, v, options, when(has_mask, keep(mask))).
+/// A term whose presence is known only when the program runs: attention(q, k, v, options,
+/// when(has_mask, keep(mask))).
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);

@@ -10,23 +10,25 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Memory that calls use and leave for the next one: it grows to the largest need and is freed with the object. What a call needs is
-/// said by the function with its name and _workspace_bytes. A call that is given a workspace which has grown enough allocates nothing,
-/// but that it may have to start threads (see thread_executor). One workspace serves one call at a time.
+/// Memory that calls use and leave for the next one: it grows to the largest need and is freed with
+/// the object. What a call needs is said by the function with its name and _workspace_bytes. A call
+/// that is given a workspace which has grown enough allocates nothing, but that it may have to
+/// start threads (see thread_executor). One workspace serves one call at a time.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
 /// heed::rows<float> out(10, 64);
 /// heed::workspace memory;
-/// for (int step = 0; step < 3; ++step) heed::attention_into(x, x, x, out, {}, heed::attention_options(), memory);
-/// assert(memory.capacity() > 0);
+/// for (int step = 0; step < 3; ++step) heed::attention_into(x, x, x, out, {},
+/// heed::attention_options(), memory); assert(memory.capacity() > 0);
 /// @endcode
 class workspace {
  public:
   /// An empty one: the first call allocates.
   workspace() = default;
   /// Takes over the memory of another, which is empty then and can be used again.
-  workspace(workspace&& other) noexcept : memory_(std::move(other.memory_)), capacity_(std::exchange(other.capacity_, 0)) {}
+  workspace(workspace&& other) noexcept
+      : memory_(std::move(other.memory_)), capacity_(std::exchange(other.capacity_, 0)) {}
   /// The same; its own memory is freed.
   workspace& operator=(workspace&& other) noexcept {
     memory_ = std::move(other.memory_);
@@ -34,10 +36,11 @@ class workspace {
     return *this;
   }
 
-  /// At least `bytes` bytes, aligned to 64; the previous content is lost. Where memory runs out the workspace is empty, and
-  /// can be used again.
+  /// At least `bytes` bytes, aligned to 64; the previous content is lost. Where memory runs out the
+  /// workspace is empty, and can be used again.
   void* reserve(size_type bytes) {
-    if (bytes < 0) detail::fail_with("heed::workspace::reserve: bytes must not be negative, but are ", bytes);
+    if (bytes < 0)
+      detail::fail_with("heed::workspace::reserve: bytes must not be negative, but are ", bytes);
     if (bytes > capacity_) {
       memory_.reset();  // before the new memory is taken: the two need not fit side by side
       capacity_ = 0;

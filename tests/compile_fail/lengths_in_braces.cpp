@@ -1,4 +1,5 @@
-// wants: a list of indices in braces may end before it is read: make it a std::vector, std::array or Eigen vector
+// wants: a list of indices in braces may end before it is read: make it a std::vector, std::array
+// or Eigen vector
 #include <heed/heed.hpp>
 
 void wrong() {

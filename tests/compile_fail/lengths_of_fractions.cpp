@@ -1,4 +1,5 @@
-// wants: a list of indices is a std::vector, std::array or Eigen vector of std::int32_t or heed::size_type (std::ptrdiff_t)
+// wants: a list of indices is a std::vector, std::array or Eigen vector of std::int32_t or
+// heed::size_type (std::ptrdiff_t)
 #include <heed/heed.hpp>
 
 void wrong() {

@@ -1,4 +1,5 @@
-// wants: lse must have the type of the scores: float for float, half and bfloat16; double for double
+// wants: lse must have the type of the scores: float for float, half and bfloat16; double for
+// double
 #include <heed/heed.hpp>
 
 void wrong() {

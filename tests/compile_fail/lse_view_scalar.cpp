@@ -1,4 +1,5 @@
-// wants: lse must have the type of the scores: float for float, half and bfloat16; double for double
+// wants: lse must have the type of the scores: float for float, half and bfloat16; double for
+// double
 #include <heed/heed.hpp>
 
 void wrong() {
@@ -6,6 +7,6 @@ void wrong() {
   Eigen::MatrixXf out(2, 4);
   Eigen::MatrixXd wide(2, 4);
   heed::workspace memory;
-  heed::multi_head_attention_into(heed::view(x), heed::view(x), heed::view(x), heed::writable_view(out), heed::writable_view(wide), {},
-                                  memory);
+  heed::multi_head_attention_into(heed::view(x), heed::view(x), heed::view(x),
+                                  heed::writable_view(out), heed::writable_view(wide), {}, memory);
 }

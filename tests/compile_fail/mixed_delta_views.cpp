@@ -6,5 +6,6 @@ void wrong() {
   const Eigen::MatrixXd y = Eigen::MatrixXd::Ones(2, 4);
   Eigen::MatrixXf out(2, 4);
   heed::workspace memory;
-  heed::multi_head_delta_rule_into(heed::view(x), heed::view(y), heed::view(x), heed::view(beta), heed::writable_view(out), {}, memory);
+  heed::multi_head_delta_rule_into(heed::view(x), heed::view(y), heed::view(x), heed::view(beta),
+                                   heed::writable_view(out), {}, memory);
 }

@@ -7,5 +7,6 @@ void wrong() {
   Eigen::MatrixXf out(2, 4);
   heed::workspace memory;
   const std::vector<heed::size_type> starts{0, 2};
-  heed::ragged_attention_into(heed::view(x), heed::view(x), heed::view(y), heed::writable_view(out), {}, starts, starts, {}, memory);
+  heed::ragged_attention_into(heed::view(x), heed::view(x), heed::view(y), heed::writable_view(out),
+                              {}, starts, starts, {}, memory);
 }

@@ -1,4 +1,5 @@
-// wants: the scalar type given to the function is not that of query: cast the matrices, or leave the template argument out
+// wants: the scalar type given to the function is not that of query: cast the matrices, or leave
+// the template argument out
 #include <heed/heed.hpp>
 
 void wrong() {

@@ -4,5 +4,6 @@
 void wrong() {
   const Eigen::MatrixXf x = Eigen::MatrixXf::Ones(2, 4);
   heed::workspace memory;
-  heed::multi_head_attention_into(heed::view(x), heed::view(x), heed::view(x), heed::view(x), {}, {}, memory);
+  heed::multi_head_attention_into(heed::view(x), heed::view(x), heed::view(x), heed::view(x), {},
+                                  {}, memory);
 }

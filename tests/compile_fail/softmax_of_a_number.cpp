@@ -1,6 +1,4 @@
 // wants: scaled_softmax takes an Eigen matrix or expression
 #include <heed/heed.hpp>
 
-void wrong() {
-  heed::scaled_softmax(3.0f);
-}
+void wrong() { heed::scaled_softmax(3.0f); }

@@ -1,8 +1,10 @@
-// wants: query, key and value must hold real numbers with fractions: cast whole numbers, split complex ones
+// wants: query, key and value must hold real numbers with fractions: cast whole numbers, split
+// complex ones
 #include <heed/heed.hpp>
 
 void wrong() {
   Eigen::MatrixXi x = Eigen::MatrixXi::Ones(2, 4);
   heed::workspace memory;
-  heed::multi_head_attention_into(heed::view(x), heed::view(x), heed::view(x), heed::writable_view(x), {}, {}, memory);
+  heed::multi_head_attention_into(heed::view(x), heed::view(x), heed::view(x),
+                                  heed::writable_view(x), {}, {}, memory);
 }

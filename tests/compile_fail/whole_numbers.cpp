@@ -1,4 +1,5 @@
-// wants: query, key and value must hold real numbers with fractions: cast whole numbers, split complex ones
+// wants: query, key and value must hold real numbers with fractions: cast whole numbers, split
+// complex ones
 #include <heed/heed.hpp>
 
 void wrong() {

@@ -1,6 +1,7 @@
 #pragma once
 
-// What the ops attention and varlen have in common: options, terms, and outputs that show whether they were written to.
+// What the ops attention and varlen have in common: options, terms, and outputs that show whether
+// they were written to.
 
 #include <heed/multi_head.hpp>
 

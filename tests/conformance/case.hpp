@@ -1,6 +1,7 @@
 #pragma once
 
-// One JSON case, the numbers in it, and the comparison that it asks for. tests/data/README.md describes the format.
+// One JSON case, the numbers in it, and the comparison that it asks for. tests/data/README.md
+// describes the format.
 
 #include <heed/isa.hpp>
 #include <heed/tensor.hpp>
@@ -51,14 +52,16 @@ struct test_case {
     return found->second;
   }
   /// Options and inputs that the op does not know make the case one that is not supported.
-  void allow(const std::vector<std::string>& known_options, const std::vector<std::string>& known_inputs) const {
+  void allow(const std::vector<std::string>& known_options,
+             const std::vector<std::string>& known_inputs) const {
     const auto in = [](const std::vector<std::string>& known, const std::string& word) {
       for (const std::string& one : known)
         if (one == word) return true;
       return false;
     };
     for (const auto& option : options.items())
-      if (!in(known_options, option.key())) throw unsupported("op " + op + ": option " + option.key());
+      if (!in(known_options, option.key()))
+        throw unsupported("op " + op + ": option " + option.key());
     for (const auto& one : inputs)
       if (!in(known_inputs, one.first)) throw unsupported("op " + op + ": input " + one.first);
   }
@@ -84,8 +87,8 @@ inline std::map<std::string, tensor> read_tensors(const nlohmann::json& json) {
     for (const heed::size_type extent : one.shape) size *= extent;
     for (const nlohmann::json& value : item.value().at("data")) one.data.push_back(number(value));
     if (size != static_cast<heed::size_type>(one.data.size()))
-      throw malformed(item.key() + " has " + std::to_string(one.data.size()) + " numbers, but its shape holds " +
-                      std::to_string(size));
+      throw malformed(item.key() + " has " + std::to_string(one.data.size()) +
+                      " numbers, but its shape holds " + std::to_string(size));
     tensors[item.key()] = one;
   }
   return tensors;
@@ -98,7 +101,8 @@ inline test_case read_case(std::istream& stream) {
     c.name = json.at("name");
     c.op = json.at("op");
     c.error = json.value("error", "");
-    c.options = json.contains("attributes") ? json["attributes"] : json.value("options", nlohmann::json::object());
+    c.options = json.contains("attributes") ? json["attributes"]
+                                            : json.value("options", nlohmann::json::object());
     c.rtol = json.at("rtol");
     c.atol = json.at("atol");
     c.inputs = read_tensors(json.at("inputs"));
@@ -109,7 +113,8 @@ inline test_case read_case(std::istream& stream) {
   }
 }
 
-/// The numbers of a tensor in another type; through the type that they were stored in, so that every run starts from the same values.
+/// The numbers of a tensor in another type; through the type that they were stored in, so that
+/// every run starts from the same values.
 template <typename Scalar>
 heed::row_vector<Scalar> values(const tensor& t) {
   heed::row_vector<Scalar> result(static_cast<heed::size_type>(t.data.size()));
@@ -137,28 +142,33 @@ heed::tensor_view<Scalar> view_of(const tensor& t, Scalar* data) {
 
 /// Compares the result of a path with an output of the case.
 template <typename Scalar>
-void compare(const test_case& c, const std::string& path, const std::string& output, const heed::row_vector<Scalar>& got,
-             failures& failed) {
+void compare(const test_case& c, const std::string& path, const std::string& output,
+             const heed::row_vector<Scalar>& got, failures& failed) {
   const auto found = c.outputs.find(output);
   if (found == c.outputs.end()) throw malformed("output " + output + " is missing");
   c.compared.insert(output);
-  testing::checksum(c.name + ": " + path + ": " + output + ": " + heed::name(heed::detail::resolve(heed::isa::automatic)), got);
+  testing::checksum(c.name + ": " + path + ": " + output + ": " +
+                        heed::name(heed::detail::resolve(heed::isa::automatic)),
+                    got);
   const std::vector<double>& want = found->second.data;
   if (got.size() != static_cast<heed::size_type>(want.size()))
-    throw malformed("output " + output + " has " + std::to_string(want.size()) + " numbers, but the inputs call for " +
-                    std::to_string(got.size()));
+    throw malformed("output " + output + " has " + std::to_string(want.size()) +
+                    " numbers, but the inputs call for " + std::to_string(got.size()));
 
   std::size_t wrong = 0, first = 0;
   for (std::size_t n = 0; n < want.size(); ++n) {
     const double g = static_cast<double>(got(static_cast<heed::size_type>(n))), w = want[n];
-    const bool same = std::isfinite(w) ? std::abs(g - w) <= c.atol + c.rtol * std::abs(w) : std::isnan(w) ? std::isnan(g) : g == w;
+    const bool same = std::isfinite(w) ? std::abs(g - w) <= c.atol + c.rtol * std::abs(w)
+                      : std::isnan(w)  ? std::isnan(g)
+                                       : g == w;
     if (!same && wrong++ == 0) first = n;
   }
   if (wrong == 0) return;
   std::ostringstream text;
   text.precision(9);
-  text << path << ": " << output << "[" << first << "] is " << static_cast<double>(got(static_cast<heed::size_type>(first))) << ", not "
-       << want[first] << " (" << wrong << " of " << want.size() << " are wrong)";
+  text << path << ": " << output << "[" << first << "] is "
+       << static_cast<double>(got(static_cast<heed::size_type>(first))) << ", not " << want[first]
+       << " (" << wrong << " of " << want.size() << " are wrong)";
   failed.push_back(text.str());
 }
 

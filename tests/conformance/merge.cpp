@@ -18,8 +18,10 @@ heed::attention_result<Scalar> part(const test_case& c, const std::string& suffi
 
 template <typename Scalar>
 void run(const test_case& c, const std::string& path, failures& failed) {
-  const heed::attention_result<Scalar> merged = heed::merge(part<Scalar>(c, "_a"), part<Scalar>(c, "_b"));
-  const heed::row_vector<Scalar> out = Eigen::Map<const heed::row_vector<Scalar>>(merged.out.data(), merged.out.size());
+  const heed::attention_result<Scalar> merged =
+      heed::merge(part<Scalar>(c, "_a"), part<Scalar>(c, "_b"));
+  const heed::row_vector<Scalar> out =
+      Eigen::Map<const heed::row_vector<Scalar>>(merged.out.data(), merged.out.size());
   compare(c, path, "o", out, failed);
   compare(c, path, "lse", merged.lse, failed);
 }

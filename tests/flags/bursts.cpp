@@ -1,4 +1,5 @@
-// The bursts that a core's peak is measured with, for bursts.sh to read what a compiler makes of them.
+// The bursts that a core's peak is measured with, for bursts.sh to read what a compiler makes of
+// them.
 #include "../../bench/peak.hpp"
 
 bench::burst single(heed::isa target) { return bench::fma_burst<float>(target); }

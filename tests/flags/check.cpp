@@ -1,7 +1,8 @@
-// Does this build give the right answers? One small program without a test framework, so that it compiles with every set of flags and for
-// every CPU: each instruction set, each scalar and each option against the reference in a wider type. Arguments are the names of the
-// instruction sets that this CPU must turn out to have; asking for any other must be refused. The argument `unhandled` asks for nothing but
-// a wrong call.
+// Does this build give the right answers? One small program without a test framework, so that it
+// compiles with every set of flags and for every CPU: each instruction set, each scalar and each
+// option against the reference in a wider type. Arguments are the names of the instruction sets
+// that this CPU must turn out to have; asking for any other must be refused. The argument
+// `unhandled` asks for nothing but a wrong call.
 #include <heed/heed.hpp>
 
 #include <algorithm>
@@ -46,9 +47,12 @@ bool is_negative_infinity(Scalar x) {
 }
 
 template <typename Scalar>
-heed::rows<Scalar> random_matrix(std::mt19937& random, size_type n, size_type cols, double size = 1) {
+heed::rows<Scalar> random_matrix(std::mt19937& random, size_type n, size_type cols,
+                                 double size = 1) {
   heed::rows<Scalar> m(n, cols);
-  for (size_type i = 0; i < m.size(); ++i) m.data()[i] = Scalar(static_cast<float>(size * (static_cast<double>(random()) / 2147483648.0 - 1)));
+  for (size_type i = 0; i < m.size(); ++i)
+    m.data()[i] =
+        Scalar(static_cast<float>(size * (static_cast<double>(random()) / 2147483648.0 - 1)));
   return m;
 }
 
@@ -63,17 +67,27 @@ struct problem {
 
   template <typename Wide>
   problem<Wide> cast() const {
-    return {query.template cast<Wide>(), key.template cast<Wide>(),   value.template cast<Wide>(), options, keep,
-            bias.template cast<Wide>(),  alibi.template cast<Wide>(), sinks.template cast<Wide>()};
+    return {query.template cast<Wide>(),
+            key.template cast<Wide>(),
+            value.template cast<Wide>(),
+            options,
+            keep,
+            bias.template cast<Wide>(),
+            alibi.template cast<Wide>(),
+            sinks.template cast<Wide>()};
   }
   auto reference() const {
-    return heed::reference_attention_with_lse(query, key, value, options, heed::when(keep.size() > 0, heed::keep(keep)),
-                                              heed::when(bias.size() > 0, heed::bias(bias)), heed::when(alibi.size() > 0, heed::alibi(alibi)),
+    return heed::reference_attention_with_lse(query, key, value, options,
+                                              heed::when(keep.size() > 0, heed::keep(keep)),
+                                              heed::when(bias.size() > 0, heed::bias(bias)),
+                                              heed::when(alibi.size() > 0, heed::alibi(alibi)),
                                               heed::when(sinks.size() > 0, heed::sinks(sinks)));
   }
   auto fused() const {
-    return heed::attention_with_lse(query, key, value, options, heed::when(keep.size() > 0, heed::keep(keep)),
-                                    heed::when(bias.size() > 0, heed::bias(bias)), heed::when(alibi.size() > 0, heed::alibi(alibi)),
+    return heed::attention_with_lse(query, key, value, options,
+                                    heed::when(keep.size() > 0, heed::keep(keep)),
+                                    heed::when(bias.size() > 0, heed::bias(bias)),
+                                    heed::when(alibi.size() > 0, heed::alibi(alibi)),
                                     heed::when(sinks.size() > 0, heed::sinks(sinks)));
   }
 };
@@ -84,18 +98,22 @@ double squared_difference(const Got& got, const Want& want, const std::string& w
   long double sum = 0;
   for (size_type i = 0; i < want.rows(); ++i)
     for (size_type c = 0; c < want.cols(); ++c) {
-      if (is_negative_infinity(want(i, c)) || is_negative_infinity(got(i, c)) || is_nan(got(i, c))) {
-        expect(is_negative_infinity(want(i, c)) && is_negative_infinity(got(i, c)), where + ": infinity or NaN in the wrong place");
+      if (is_negative_infinity(want(i, c)) || is_negative_infinity(got(i, c)) ||
+          is_nan(got(i, c))) {
+        expect(is_negative_infinity(want(i, c)) && is_negative_infinity(got(i, c)),
+               where + ": infinity or NaN in the wrong place");
       } else {
-        const long double d = static_cast<long double>(got(i, c)) - static_cast<long double>(want(i, c));
+        const long double d =
+            static_cast<long double>(got(i, c)) - static_cast<long double>(want(i, c));
         sum += d * d;
       }
     }
   return static_cast<double>(sum);
 }
 
-// Errors of the fused answer and of the reference in the same precision, both against the reference in a wider type, added up over the
-// options: in a few rows the reference can be right by luck. The fused one may be twice as far off, and one rounding of its own.
+// Errors of the fused answer and of the reference in the same precision, both against the reference
+// in a wider type, added up over the options: in a few rows the reference can be right by luck. The
+// fused one may be twice as far off, and one rounding of its own.
 struct errors {
   double fused = 0, plain = 0, size = 0;
 
@@ -104,11 +122,13 @@ struct errors {
     fused += squared_difference(got, want, where);
     plain += squared_difference(same, want, where);
     for (size_type i = 0; i < want.size(); ++i)
-      if (!is_negative_infinity(want.data()[i])) size += static_cast<double>(want.data()[i] * want.data()[i]);
+      if (!is_negative_infinity(want.data()[i]))
+        size += static_cast<double>(want.data()[i] * want.data()[i]);
   }
   void judge(double epsilon, const std::string& what) const {
     const double got = std::sqrt(fused), allowed = 2 * std::sqrt(plain) + epsilon * std::sqrt(size);
-    expect(got <= allowed, what + ": off by " + std::to_string(got / allowed) + " times the tolerance");
+    expect(got <= allowed,
+           what + ": off by " + std::to_string(got / allowed) + " times the tolerance");
   }
 };
 
@@ -119,12 +139,20 @@ void check_options(heed::isa target, const char* scalar) {
   struct shape {
     size_type n_q, n_kv, d_k, d_v;
   };
-  for (const shape s : {shape{1, 1, 1, 1}, shape{3, 5, 4, 7}, shape{17, 33, 16, 16}, shape{50, 70, 33, 20}, shape{2, 150, 64, 64}}) {
-    problem<Scalar> plain{random_matrix<Scalar>(random, s.n_q, s.d_k, 3), random_matrix<Scalar>(random, s.n_kv, s.d_k, 3),
-                          random_matrix<Scalar>(random, s.n_kv, s.d_v), {}, {}, {}, {}, {}};
+  for (const shape s : {shape{1, 1, 1, 1}, shape{3, 5, 4, 7}, shape{17, 33, 16, 16},
+                        shape{50, 70, 33, 20}, shape{2, 150, 64, 64}}) {
+    problem<Scalar> plain{random_matrix<Scalar>(random, s.n_q, s.d_k, 3),
+                          random_matrix<Scalar>(random, s.n_kv, s.d_k, 3),
+                          random_matrix<Scalar>(random, s.n_kv, s.d_v),
+                          {},
+                          {},
+                          {},
+                          {},
+                          {}};
     plain.options.execution.target = target;
-    const std::string where = std::string(heed::name(target)) + " " + scalar + " " + std::to_string(s.n_q) + "x" + std::to_string(s.n_kv) +
-                              " d " + std::to_string(s.d_k) + "," + std::to_string(s.d_v);
+    const std::string where = std::string(heed::name(target)) + " " + scalar + " " +
+                              std::to_string(s.n_q) + "x" + std::to_string(s.n_kv) + " d " +
+                              std::to_string(s.d_k) + "," + std::to_string(s.d_v);
     errors out, lse;
     const auto check = [&](const char* what, const auto& change) {
       problem<Scalar> p = plain;
@@ -139,17 +167,21 @@ void check_options(heed::isa target, const char* scalar) {
     check("causal top-left", [](auto& p) { p.options.causal = heed::causal::top_left; });
     check("causal bottom-right", [](auto& p) { p.options.causal = heed::causal::bottom_right; });
     check("window", [](auto& p) { p.options.window_left = 5, p.options.window_right = 2; });
-    check("window beside the keys", [](auto& p) { p.options.causal = heed::causal::top_left, p.options.window_left = 0; });
+    check("window beside the keys",
+          [](auto& p) { p.options.causal = heed::causal::top_left, p.options.window_left = 0; });
     check("softcap", [](auto& p) { p.options.softcap = 1.5; });
-    check("keep", [&](auto& p) { p.keep = random_matrix<float>(random, s.n_q, s.n_kv).array() > 0.2f; });
+    check("keep",
+          [&](auto& p) { p.keep = random_matrix<float>(random, s.n_q, s.n_kv).array() > 0.2f; });
     check("bias", [&](auto& p) {
       p.bias = random_matrix<Acc>(random, s.n_q, s.n_kv);
-      for (size_type i = 0; i < p.bias.size(); i += 3) p.bias.data()[i] = -std::numeric_limits<Acc>::infinity();
+      for (size_type i = 0; i < p.bias.size(); i += 3)
+        p.bias.data()[i] = -std::numeric_limits<Acc>::infinity();
     });
     check("alibi", [](auto& p) { p.alibi.setConstant(1, Acc(0.25f)); });
     check("sinks", [](auto& p) { p.sinks.setConstant(1, Acc(0.5f)); });
     check("everything", [&](auto& p) {
-      p.options.scale = 0.3, p.options.causal = heed::causal::bottom_right, p.options.window_left = 20, p.options.softcap = 2;
+      p.options.scale = 0.3, p.options.causal = heed::causal::bottom_right,
+      p.options.window_left = 20, p.options.softcap = 2;
       p.keep = random_matrix<float>(random, s.n_q, s.n_kv).array() > -0.5f;
       p.bias = random_matrix<Acc>(random, s.n_q, s.n_kv);
       p.alibi.setConstant(1, Acc(0.25f)), p.sinks.setConstant(1, Acc(0.5f));
@@ -164,8 +196,14 @@ template <typename Scalar>
 void check_special(heed::isa target) {
   std::mt19937 random(11);
   const std::string where = std::string(heed::name(target)) + ": ";
-  problem<Scalar> p{random_matrix<Scalar>(random, 20, 8), random_matrix<Scalar>(random, 40, 8), random_matrix<Scalar>(random, 40, 8), {}, {}, {},
-                    {}, {}};
+  problem<Scalar> p{random_matrix<Scalar>(random, 20, 8),
+                    random_matrix<Scalar>(random, 40, 8),
+                    random_matrix<Scalar>(random, 40, 8),
+                    {},
+                    {},
+                    {},
+                    {},
+                    {}};
   p.options.execution.target = target;
   p.options.causal = heed::causal::top_left;
   const auto clean = p.fused();
@@ -174,11 +212,13 @@ void check_special(heed::isa target) {
   masked.key.bottomRows(20).setConstant(std::numeric_limits<Scalar>::quiet_NaN());
   masked.value.bottomRows(20).setConstant(std::numeric_limits<Scalar>::infinity());
   const auto guarded = masked.fused();
-  expect(std::memcmp(guarded.out.data(), clean.out.data(), sizeof(Scalar) * std::size_t(clean.out.size())) == 0,
+  expect(std::memcmp(guarded.out.data(), clean.out.data(),
+                     sizeof(Scalar) * std::size_t(clean.out.size())) == 0,
          where + "masked NaN and infinity reach the output");
 
-#ifndef __FAST_MATH__  // which promises the compiler that nothing visible is a NaN: clang then drops it inside its own intrinsics
-  auto visible = p;  // key 10 is seen by queries 10 and later
+#ifndef __FAST_MATH__  // which promises the compiler that nothing visible is a NaN: clang then
+                       // drops it inside its own intrinsics
+  auto visible = p;    // key 10 is seen by queries 10 and later
   visible.key(10, 3) = std::numeric_limits<Scalar>::quiet_NaN();
   const auto spread = visible.fused();
   for (size_type i = 0; i < 20; ++i) {
@@ -194,13 +234,17 @@ void check_special(heed::isa target) {
   auto nothing = p;
   nothing.keep.setConstant(20, 40, false);
   const auto empty = nothing.fused();
-  for (size_type i = 0; i < empty.out.size(); ++i) expect(empty.out.data()[i] == Scalar(0), where + "a row that sees no key is not 0");
-  for (size_type i = 0; i < empty.lse.size(); ++i) expect(is_negative_infinity(empty.lse(i)), where + "lse of a row that sees no key");
+  for (size_type i = 0; i < empty.out.size(); ++i)
+    expect(empty.out.data()[i] == Scalar(0), where + "a row that sees no key is not 0");
+  for (size_type i = 0; i < empty.lse.size(); ++i)
+    expect(is_negative_infinity(empty.lse(i)), where + "lse of a row that sees no key");
 
   auto threaded = p;
   threaded.options.execution.threads = 3;
   const auto shared = threaded.fused();
-  expect(std::memcmp(shared.out.data(), clean.out.data(), sizeof(Scalar) * std::size_t(clean.out.size())) == 0, where + "threads change the result");
+  expect(std::memcmp(shared.out.data(), clean.out.data(),
+                     sizeof(Scalar) * std::size_t(clean.out.size())) == 0,
+         where + "threads change the result");
 }
 
 void check_projections() {
@@ -209,19 +253,24 @@ void check_projections() {
   const heed::rows<double> want = x.cast<double>() * w.cast<double>();
   const heed::rows<float> got = heed::project(x, w);
   // the bound of a sum of 50 products in any order
-  const heed::rows<double> bound = 51 * 0x1p-24 * (x.cast<double>().cwiseAbs() * w.cast<double>().cwiseAbs());
+  const heed::rows<double> bound =
+      51 * 0x1p-24 * (x.cast<double>().cwiseAbs() * w.cast<double>().cwiseAbs());
   expect(((got.cast<double>() - want).cwiseAbs().array() <= bound.array()).all(), "project");
 }
 
-// Whole numbers, so that every sum is exact in any order; long double has no kernels and goes through Eigen.
+// Whole numbers, so that every sum is exact in any order; long double has no kernels and goes
+// through Eigen.
 template <typename Scalar>
 void check_exact_projections(const char* scalar) {
   std::mt19937 random(17);
   heed::rows<Scalar> x(5, 7), w(7, 3);
-  for (size_type i = 0; i < x.size(); ++i) x.data()[i] = Scalar(static_cast<float>(random() % 17) - 8);
-  for (size_type i = 0; i < w.size(); ++i) w.data()[i] = Scalar(static_cast<float>(random() % 17) - 8);
+  for (size_type i = 0; i < x.size(); ++i)
+    x.data()[i] = Scalar(static_cast<float>(random() % 17) - 8);
+  for (size_type i = 0; i < w.size(); ++i)
+    w.data()[i] = Scalar(static_cast<float>(random() % 17) - 8);
   const Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor> w_by_columns = w;
-  const heed::rows<Scalar> got = heed::project(x, w), by_columns = heed::project(x, w_by_columns), part = heed::project(x.leftCols(4), w.topRows(4));
+  const heed::rows<Scalar> got = heed::project(x, w), by_columns = heed::project(x, w_by_columns),
+                           part = heed::project(x.leftCols(4), w.topRows(4));
   bool same = true;
   for (size_type i = 0; i < 5; ++i)
     for (size_type c = 0; c < 3; ++c) {
@@ -235,8 +284,9 @@ void check_exact_projections(const char* scalar) {
   expect(same, std::string("project: whole numbers of ") + scalar);
 }
 
-// A wrong argument is refused with a message that holds `part`. Without exceptions the first one ends the program, by design, so
-// there the handler ends it well, and the checks before have spoken.
+// A wrong argument is refused with a message that holds `part`. Without exceptions the first one
+// ends the program, by design, so there the handler ends it well, and the checks before have
+// spoken.
 std::string wanted_part;
 
 template <typename Call>
@@ -245,14 +295,16 @@ void expect_refused(const char* part, const Call& call) {
   try {
     call();
   } catch (const std::invalid_argument& refusal) {
-    expect(std::strstr(refusal.what(), part) != nullptr, std::string("message without '") + part + "': " + refusal.what());
+    expect(std::strstr(refusal.what(), part) != nullptr,
+           std::string("message without '") + part + "': " + refusal.what());
     return;
   }
   expect(false, std::string("not refused: ") + part);
 #else
   wanted_part = part;
   heed::set_failure_handler([](const char* message) {
-    expect(wanted_part.empty() == false && std::strstr(message, wanted_part.c_str()) != nullptr, std::string("message: ") + message);
+    expect(wanted_part.empty() == false && std::strstr(message, wanted_part.c_str()) != nullptr,
+           std::string("message: ") + message);
     std::printf("refused: %s\n%s\n", message, failures ? "some checks failed" : "all good");
     std::exit(failures ? 1 : 0);
   });
@@ -283,11 +335,14 @@ int main(int argc, char** argv) {
   check_projections();
   check_exact_projections<float>("float");
   check_exact_projections<long double>("long double");
-  if (argc > 1) expect(available == std::vector<std::string>(argv + 1, argv + argc), "the instruction sets of this CPU are others");
+  if (argc > 1)
+    expect(available == std::vector<std::string>(argv + 1, argv + argc),
+           "the instruction sets of this CPU are others");
 
   const heed::rows<float> x = heed::rows<float>::Ones(2, 4);
   for (const heed::isa target : {heed::isa::avx512_bf16, heed::isa::avx512, heed::isa::avx2}) {
-    if (std::find(available.begin(), available.end(), heed::name(target)) != available.end()) continue;
+    if (std::find(available.begin(), available.end(), heed::name(target)) != available.end())
+      continue;
     heed::attention_options options;
     options.execution.target = target;
     expect_refused(heed::name(target), [&] { heed::attention(x, x, x, options); });

@@ -3,7 +3,9 @@
 #include <heed/heed.hpp>
 
 heed::attention_options attention() { return {.causal = heed::causal::bottom_right}; }
-heed::attention_options attention_target() { return {.execution = {.target = heed::isa::baseline}}; }
+heed::attention_options attention_target() {
+  return {.execution = {.target = heed::isa::baseline}};
+}
 heed::linear_attention_options linear() { return {.feature_map = heed::feature_map::none}; }
 heed::delta_rule_options delta() { return {.chunk = 16}; }
 heed::rwkv7_options recurrence() { return {.execution = {.threads = 2}}; }

@@ -1,4 +1,5 @@
-// heed beside names that a C library, the C++ library and Eigen have too: <strings.h> declares a function `size_type`.
+// heed beside names that a C library, the C++ library and Eigen have too: <strings.h> declares a
+// function `size_type`.
 #include <strings.h>
 
 #include <Eigen/Dense>
@@ -28,6 +29,8 @@ MatrixXf attend(const MatrixXf& query, const MatrixXf& key, const MatrixXf& valu
   rows<float> out(query.rows(), value.cols());
   row_vector<float> lse(query.rows());
   attention_into(query, key, value, out, lse, options, memory,
-                 mask_function([](size_type, size_type, heed::size_type i, heed::size_type j) { return i != j + 3; }));
+                 mask_function([](size_type, size_type, heed::size_type i, heed::size_type j) {
+                   return i != j + 3;
+                 }));
   return attention(query, key, value, options) + out;
 }

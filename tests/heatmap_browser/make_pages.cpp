@@ -20,8 +20,8 @@ bool write(const std::string& file, const std::string& page) {
   return static_cast<bool>(out.flush());
 }
 
-/// Two layers of three heads: one looks at itself, one at the token before, one at all so far. One cell is no weight; two labels
-/// attack.
+/// Two layers of three heads: one looks at itself, one at the token before, one at all so far. One
+/// cell is no weight; two labels attack.
 std::string heads_page() {
   const std::vector<std::string> tokens = {"Alice",
                                            "was",
@@ -41,7 +41,8 @@ std::string heads_page() {
   options.note = "Layer 1 has a cell that is no weight.";
   heed::heatmap_page page(tokens, tokens, options);
   for (size_type layer = 0; layer < 2; ++layer) {
-    matrix self = 0.75f * matrix::Identity(n, n), previous = matrix::Zero(n, n), all = matrix::Zero(n, n);
+    matrix self = 0.75f * matrix::Identity(n, n), previous = matrix::Zero(n, n),
+           all = matrix::Zero(n, n);
     self.col(0).array() += 0.25f;
     for (size_type i = 0; i < n; ++i) {
       previous(i, i > 0 ? i - 1 : 0) = 1;
@@ -55,7 +56,8 @@ std::string heads_page() {
   return page.html();
 }
 
-/// A prompt of 2,000 tokens: row i looks at itself, at the token half way back, and a little at everything before.
+/// A prompt of 2,000 tokens: row i looks at itself, at the token half way back, and a little at
+/// everything before.
 std::string long_page(size_type keep_per_row) {
   const size_type n = 2000;
   std::vector<std::string> tokens;
@@ -72,8 +74,9 @@ std::string long_page(size_type keep_per_row) {
   return heed::heatmap_html(weights, tokens, tokens, options);
 }
 
-/// A model of three layers of four heads at a prompt of 2,000 tokens: head h of layer l looks, with 0.5, (l + 1) (h + 1) tokens back,
-/// with 0.25 at the first token, and a little at every token so far.
+/// A model of three layers of four heads at a prompt of 2,000 tokens: head h of layer l looks, with
+/// 0.5, (l + 1) (h + 1) tokens back, with 0.25 at the first token, and a little at every token so
+/// far.
 std::string model_page() {
   const size_type n = 2000;
   std::vector<std::string> tokens;
@@ -124,11 +127,12 @@ int main(int argc, char** argv) {
   const matrix tall = matrix::Constant(3, 40, 0.025f);  // three queries over a cache of forty keys
   std::vector<std::string> keys;
   for (int i = 0; i < 40; ++i) keys.push_back(" k" + std::to_string(i));
-  const bool written = write(folder + "/heads.html", heads_page()) && write(folder + "/long.html", long_page(0)) &&
-                       write(folder + "/kept.html", long_page(16)) && write(folder + "/model.html", model_page()) &&
-                       write(folder + "/odd.html", odd_page()) &&
-                       write(folder + "/cache.html", heed::heatmap_html(tall, {"a", "b", "c"}, keys)) &&
-                       write(folder + "/empty.html", heed::heatmap_html(matrix(0, 0), {}, {}));
+  const bool written =
+      write(folder + "/heads.html", heads_page()) && write(folder + "/long.html", long_page(0)) &&
+      write(folder + "/kept.html", long_page(16)) && write(folder + "/model.html", model_page()) &&
+      write(folder + "/odd.html", odd_page()) &&
+      write(folder + "/cache.html", heed::heatmap_html(tall, {"a", "b", "c"}, keys)) &&
+      write(folder + "/empty.html", heed::heatmap_html(matrix(0, 0), {}, {}));
   if (!written) std::cerr << "make_pages: cannot write to " << folder << "\n";
   return written ? 0 : 1;
 }

@@ -1,17 +1,18 @@
-// <Arduino.h> and <binary.h>, as the AVR and the older ARM cores have them. <cmath> takes abs and round away again, so they come after it.
+// <Arduino.h> and <binary.h>, as the AVR and the older ARM cores have them. <cmath> takes abs and
+// round away again, so they come after it.
 #undef abs
 #undef round
 #define min(a, b) ((a) < (b) ? (a) : (b))
 #define max(a, b) ((a) > (b) ? (a) : (b))
 #define abs(x) ((x) > 0 ? (x) : -(x))
-#define round(x) ((x) >= 0 ? (long)((x) + 0.5) : (long)((x) - 0.5))
+#define round(x) ((x) >= 0 ? (long)((x) + 0.5) : (long)((x)-0.5))
 #define sq(x) ((x) * (x))
 #define constrain(amt, low, high) ((amt) < (low) ? (low) : ((amt) > (high) ? (high) : (amt)))
-#define radians(deg) ((deg) * DEG_TO_RAD)
-#define degrees(rad) ((rad) * RAD_TO_DEG)
+#define radians(deg) ((deg)*DEG_TO_RAD)
+#define degrees(rad) ((rad)*RAD_TO_DEG)
 #define interrupts() sei()
 #define noInterrupts() cli()
-#define lowByte(w) ((unsigned char)((w) & 0xff))
+#define lowByte(w) ((unsigned char)((w)&0xff))
 #define highByte(w) ((unsigned char)((w) >> 8))
 #define bit(b) (1UL << (b))
 #define bitRead(value, bit) (((value) >> (bit)) & 0x01)

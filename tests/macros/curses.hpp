@@ -1,5 +1,5 @@
-// What <curses.h> makes of common words in C, and in C++ where the curses is old. (`move` and `clear` are members of the standard library,
-// so a curses for C++ leaves them alone.)
+// What <curses.h> makes of common words in C, and in C++ where the curses is old. (`move` and
+// `clear` are members of the standard library, so a curses for C++ leaves them alone.)
 #define addch(ch) waddch(stdscr, (ch))
 #define addstr(str) waddnstr(stdscr, (str), -1)
 #define attrset(at) wattrset(stdscr, (at))

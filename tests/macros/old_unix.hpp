@@ -1,4 +1,5 @@
-// What a compiler that is not set to plain ISO C++ predefines, and configure scripts of old programs.
+// What a compiler that is not set to plain ISO C++ predefines, and configure scripts of old
+// programs.
 #undef unix
 #undef linux
 #define unix 1

@@ -1,4 +1,5 @@
-// <sys/sysmacros.h>, which <sys/types.h> includes in older C libraries, <sys/param.h>, <termios.h>, and <complex.h> as C has it.
+// <sys/sysmacros.h>, which <sys/types.h> includes in older C libraries, <sys/param.h>, <termios.h>,
+// and <complex.h> as C has it.
 #define major(dev) gnu_dev_major(dev)
 #define minor(dev) gnu_dev_minor(dev)
 #define makedev(maj, min) gnu_dev_makedev(maj, min)

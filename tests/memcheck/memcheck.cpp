@@ -1,5 +1,5 @@
-// Calls of every path on inputs of odd sizes, with memory that ends where they end. Run under valgrind, which knows AVX2 and no
-// AVX-512.
+// Calls of every path on inputs of odd sizes, with memory that ends where they end. Run under
+// valgrind, which knows AVX2 and no AVX-512.
 #include <heed/heed.hpp>
 
 #include <cstdint>
@@ -14,7 +14,8 @@ template <typename Scalar>
 heed::rows<Scalar> numbers(Index n, Index d, unsigned seed) {
   heed::rows<Scalar> m(n, d);
   std::uint32_t state = seed;
-  for (Index i = 0; i < m.size(); ++i) m.data()[i] = Scalar(float((state = state * 1664525u + 1013904223u) >> 8) / float(1 << 23) - 1);
+  for (Index i = 0; i < m.size(); ++i)
+    m.data()[i] = Scalar(float((state = state * 1664525u + 1013904223u) >> 8) / float(1 << 23) - 1);
   return m;
 }
 
@@ -28,7 +29,8 @@ void use(const heed::rows<Scalar>& out) {
 template <typename Scalar>
 void attend(Index n_q, Index n_kv, Index d, Index d_v, heed::isa target) {
   using Acc = heed::accumulator_t<Scalar>;
-  const auto query = numbers<Scalar>(n_q, d, 1), key = numbers<Scalar>(n_kv, d, 2), value = numbers<Scalar>(n_kv, d_v, 3);
+  const auto query = numbers<Scalar>(n_q, d, 1), key = numbers<Scalar>(n_kv, d, 2),
+             value = numbers<Scalar>(n_kv, d_v, 3);
   const heed::rows<Acc> bias = numbers<Acc>(n_q, n_kv, 4);
   heed::row_vector<Acc> lse(n_q);
   heed::rows<Scalar> out(n_q, d_v);
@@ -39,13 +41,15 @@ void attend(Index n_q, Index n_kv, Index d, Index d_v, heed::isa target) {
     heed::workspace memory;
     heed::attention_into(query, key, value, out, lse, options, memory);
     use(out);
-    heed::attention_into(
-        query, key, value, out, lse, options, memory, heed::bias(bias),
-        heed::score_function([](Acc score, Index, Index, Index i, Index j) { return (i + j) % 7 ? score : score / 2; }));
+    heed::attention_into(query, key, value, out, lse, options, memory, heed::bias(bias),
+                         heed::score_function([](Acc score, Index, Index, Index i, Index j) {
+                           return (i + j) % 7 ? score : score / 2;
+                         }));
     use(out);
-    heed::attention_into(query, key, value, out, lse, options, memory,
-                         heed::mask_function([](Index, Index, Index i, Index j) { return (i * 3 + j) % 4 != 1; }),
-                         heed::dropout(0.2, 5));
+    heed::attention_into(
+        query, key, value, out, lse, options, memory,
+        heed::mask_function([](Index, Index, Index i, Index j) { return (i * 3 + j) % 4 != 1; }),
+        heed::dropout(0.2, 5));
     use(out);
   }
 }

@@ -1,6 +1,8 @@
-// Translation units with different flags in one program: each must answer, with the same numbers up to rounding. Arguments: `all` or,
-// on a CPU that is too old for some units, `kernels`; then the units that it can run. Functions of the standard library and of Eigen
-// that several units compile out of line, such as those of std::vector<float> in the reference, are whichever the linker met first.
+// Translation units with different flags in one program: each must answer, with the same numbers up
+// to rounding. Arguments: `all` or, on a CPU that is too old for some units, `kernels`; then the
+// units that it can run. Functions of the standard library and of Eigen that several units compile
+// out of line, such as those of std::vector<float> in the reference, are whichever the linker met
+// first.
 #include "side.hpp"
 
 #include <cmath>
@@ -40,7 +42,8 @@ int main(int argc, char** argv) {
   // `native` may be the same as another: a machine of no more than x86-64-v2.
   for (const side& a : all)
     for (const side& b : all)
-      expect(&a == &b || std::strcmp(a.abi, b.abi) != 0 || std::strcmp(b.name, "native") == 0 || std::strcmp(a.name, "native") == 0,
+      expect(&a == &b || std::strcmp(a.abi, b.abi) != 0 || std::strcmp(b.name, "native") == 0 ||
+                 std::strcmp(a.name, "native") == 0,
              b.name, "shares a namespace with another unit");
 
   const bool all_functions = std::strcmp(argv[1], "all") == 0;
@@ -57,15 +60,19 @@ int main(int argc, char** argv) {
       for (float& x : got) x = -7;
       run(q, k, v, got, n, d);
       float worst = 0;
-      for (int j = 0; j < size; ++j) worst = std::fabs(got[j] - want[j]) > worst ? std::fabs(got[j] - want[j]) : worst;
-      std::printf("%s, %s: differs from the first by %g\n", sides[i].name, sides[i].abi, static_cast<double>(worst));
-      expect(worst < 1e-6f, sides[i].name, "wrong");  // values of at most 1, some 10 roundings of 6e-8
+      for (int j = 0; j < size; ++j)
+        worst = std::fabs(got[j] - want[j]) > worst ? std::fabs(got[j] - want[j]) : worst;
+      std::printf("%s, %s: differs from the first by %g\n", sides[i].name, sides[i].abi,
+                  static_cast<double>(worst));
+      expect(worst < 1e-6f, sides[i].name,
+             "wrong");  // values of at most 1, some 10 roundings of 6e-8
     }
 
   // What is said to one unit holds for the process.
   for (int told = 0; told < count; ++told) {
     sides[told].use_baseline(true);
-    for (int i = 0; i < count; ++i) expect(sides[i].uses_baseline(), sides[i].name, "does not see another unit's set_target");
+    for (int i = 0; i < count; ++i)
+      expect(sides[i].uses_baseline(), sides[i].name, "does not see another unit's set_target");
     sides[told].use_baseline(false);
   }
   const side& last = sides[count - 1];

@@ -29,11 +29,14 @@ class gguf_bytes {
   gguf_bytes& value(const std::string& key, std::uint32_t type, T number) {
     return text(key).put(type).put(number);
   }
-  gguf_bytes& value(const std::string& key, const std::string& of) { return text(key).put(std::uint32_t(8)).text(of); }
+  gguf_bytes& value(const std::string& key, const std::string& of) {
+    return text(key).put(std::uint32_t(8)).text(of);
+  }
   gguf_bytes& array(const std::string& key, std::uint32_t type, std::uint64_t count) {
     return text(key).put(std::uint32_t(9)).put(type).put(count);
   }
-  gguf_bytes& tensor(const std::string& name, const std::vector<std::uint64_t>& dims, std::uint32_t type, std::uint64_t offset) {
+  gguf_bytes& tensor(const std::string& name, const std::vector<std::uint64_t>& dims,
+                     std::uint32_t type, std::uint64_t offset) {
     text(name).put(std::uint32_t(dims.size()));
     for (const std::uint64_t size : dims) put(size);
     return put(type).put(offset);

@@ -10,7 +10,8 @@
 /// Is the model there? If not the test is skipped, and ctest says so.
 inline bool model_at_hand() {
   if (std::ifstream(smollm2::model_file()).good()) return true;
-  std::cout << "SKIP: there is no " << smollm2::model_file() << "; examples/smollm2/fetch.py fetches it\n";
+  std::cout << "SKIP: there is no " << smollm2::model_file()
+            << "; examples/smollm2/fetch.py fetches it\n";
   return false;
 }
 

@@ -20,16 +20,25 @@ using smollm2::gguf_file;
 gguf_bytes sound_file() {
   gguf_bytes file;
   file.head(5, 9);
-  file.value("a.u8", 0, std::uint8_t(200)).value("a.i32", 5, std::int32_t(-7)).value("a.u64", 10, std::uint64_t(1) << 40);
-  file.value("a.f32", 6, 0.5f).value("a.f64", 12, 0.25).value("a.true", 7, std::uint8_t(1)).value("a.text", "caf\xC3\xA9");
+  file.value("a.u8", 0, std::uint8_t(200))
+      .value("a.i32", 5, std::int32_t(-7))
+      .value("a.u64", 10, std::uint64_t(1) << 40);
+  file.value("a.f32", 6, 0.5f)
+      .value("a.f64", 12, 0.25)
+      .value("a.true", 7, std::uint8_t(1))
+      .value("a.text", "caf\xC3\xA9");
   file.array("a.numbers", 3, 2).put(std::int16_t(-1)).put(std::int16_t(2));
   file.array("a.texts", 8, 2).text("one").text("");
-  file.tensor("f32", {3, 2}, 0, 0).tensor("vector", {4}, 0, 32).tensor("q4_1", {64, 2}, 3, 64).tensor("q8_0", {32, 1, 2}, 8, 160);
+  file.tensor("f32", {3, 2}, 0, 0)
+      .tensor("vector", {4}, 0, 32)
+      .tensor("q4_1", {64, 2}, 3, 64)
+      .tensor("q8_0", {32, 1, 2}, 8, 160);
   file.tensor("other", {256, 3}, 14, 0);
   return file.data(160 + 68);
 }
 
-/// Reads everything that the file offers, each byte of each tensor too, so that a wrong pointer meets the address sanitizer.
+/// Reads everything that the file offers, each byte of each tensor too, so that a wrong pointer
+/// meets the address sanitizer.
 unsigned read_all(const std::vector<unsigned char>& bytes) {
   const gguf_file file(bytes, "test");
   unsigned sum = 0;
@@ -87,7 +96,8 @@ TEST_CASE("What a GGUF file lacks is named") {
   CHECK_THROWS_WITH(file.get<double>("b"), "'test' has no 'b'");
   CHECK_THROWS_WITH(file.get<double>("a.u8"), "'test' has a 'a.u8' that is not a decimal number");
   CHECK_THROWS_WITH(file.tensor("b"), "'test' has no tensor 'b'");
-  CHECK_THROWS_WITH(file.tensor("other"), "'test' stores tensor 'other' as Q6_K, which is not supported");
+  CHECK_THROWS_WITH(file.tensor("other"),
+                    "'test' stores tensor 'other' as Q6_K, which is not supported");
   CHECK_THROWS_WITH(gguf_file::read("no/such/file"), "cannot read 'no/such/file'");
 }
 
@@ -96,16 +106,23 @@ TEST_CASE("A hostile GGUF file is refused with the reason") {
   CHECK(refusal(gguf_bytes()) == "'test' is not a GGUF file");
   CHECK_THAT(refusal(gguf_bytes().head(0, 0, 1)), ContainsSubstring("GGUF version 1"));
   CHECK_THAT(refusal(gguf_bytes().head(0, 0, 0x03000000)), ContainsSubstring("little-endian"));
-  CHECK_THAT(refusal(gguf_bytes().head(huge, 0)), ContainsSubstring("18446744073709551615 tensors do not fit"));
+  CHECK_THAT(refusal(gguf_bytes().head(huge, 0)),
+             ContainsSubstring("18446744073709551615 tensors do not fit"));
   CHECK_THAT(refusal(gguf_bytes().head(0, huge / 2)), ContainsSubstring("values do not fit"));
-  CHECK_THAT(refusal(gguf_bytes().head(0, 1).put(huge).data(64)), ContainsSubstring("characters of a text do not fit"));
-  CHECK_THAT(refusal(gguf_bytes().head(0, 1).array("a", 8, huge).data(64)), ContainsSubstring("elements of a list do not fit"));
-  CHECK_THAT(refusal(gguf_bytes().head(0, 1).array("a", 9, 1).data(64)), ContainsSubstring("a list of lists"));
-  CHECK_THAT(refusal(gguf_bytes().head(0, 1).value("a", 77, 0)), ContainsSubstring("value type 77 does not exist"));
+  CHECK_THAT(refusal(gguf_bytes().head(0, 1).put(huge).data(64)),
+             ContainsSubstring("characters of a text do not fit"));
+  CHECK_THAT(refusal(gguf_bytes().head(0, 1).array("a", 8, huge).data(64)),
+             ContainsSubstring("elements of a list do not fit"));
+  CHECK_THAT(refusal(gguf_bytes().head(0, 1).array("a", 9, 1).data(64)),
+             ContainsSubstring("a list of lists"));
+  CHECK_THAT(refusal(gguf_bytes().head(0, 1).value("a", 77, 0)),
+             ContainsSubstring("value type 77 does not exist"));
   CHECK_THAT(refusal(gguf_bytes().head(0, 1).value("a", 10, huge)), ContainsSubstring("too large"));
-  CHECK_THAT(refusal(gguf_bytes().head(0, 2).value("a", 5, 1).value("a", 5, 2)), ContainsSubstring("'a' twice"));
+  CHECK_THAT(refusal(gguf_bytes().head(0, 2).value("a", 5, 1).value("a", 5, 2)),
+             ContainsSubstring("'a' twice"));
 
-  const auto with_tensor = [](const std::vector<std::uint64_t>& dims, std::uint32_t type, std::uint64_t offset) {
+  const auto with_tensor = [](const std::vector<std::uint64_t>& dims, std::uint32_t type,
+                              std::uint64_t offset) {
     return refusal(gguf_bytes().head(1, 0).tensor("f32", dims, type, offset).data(64));
   };
   CHECK(with_tensor({16}, 0, 0) == "not refused");
@@ -113,26 +130,37 @@ TEST_CASE("A hostile GGUF file is refused with the reason") {
   CHECK_THAT(with_tensor({1, 1, 1, 1, 1}, 0, 0), ContainsSubstring("5 dimensions"));
   CHECK_THAT(with_tensor({0}, 0, 0), ContainsSubstring("a size of 0"));
   CHECK_THAT(with_tensor({huge}, 0, 0), ContainsSubstring("a size of 18446744073709551615"));
-  CHECK_THAT(with_tensor({1, std::uint64_t(1) << 32, std::uint64_t(1) << 32}, 0, 0), ContainsSubstring("a size of 4294967296"));
-  CHECK_THAT(with_tensor({std::uint64_t(1) << 32, std::uint64_t(1) << 32}, 0, 0), ContainsSubstring("too large"));
+  CHECK_THAT(with_tensor({1, std::uint64_t(1) << 32, std::uint64_t(1) << 32}, 0, 0),
+             ContainsSubstring("a size of 4294967296"));
+  CHECK_THAT(with_tensor({std::uint64_t(1) << 32, std::uint64_t(1) << 32}, 0, 0),
+             ContainsSubstring("too large"));
   CHECK_THAT(with_tensor({std::uint64_t(1) << 40}, 0, 0), ContainsSubstring("past its end"));
   CHECK_THAT(with_tensor({17}, 0, 0), ContainsSubstring("past its end"));
   CHECK_THAT(with_tensor({16}, 0, 32), ContainsSubstring("past its end"));
   CHECK_THAT(with_tensor({16}, 0, huge - 31), ContainsSubstring("past its end"));
   CHECK_THAT(with_tensor({16}, 0, 8), ContainsSubstring("not aligned"));
-  CHECK_THAT(with_tensor({33}, 8, 0), ContainsSubstring("rows of 33 numbers, which Q8_0 cannot hold"));
-  CHECK_THAT(refusal(gguf_bytes().head(2, 0).tensor("f32", {1}, 0, 0).tensor("f32", {1}, 0, 0).data(64)), ContainsSubstring("twice"));
+  CHECK_THAT(with_tensor({33}, 8, 0),
+             ContainsSubstring("rows of 33 numbers, which Q8_0 cannot hold"));
+  CHECK_THAT(
+      refusal(gguf_bytes().head(2, 0).tensor("f32", {1}, 0, 0).tensor("f32", {1}, 0, 0).data(64)),
+      ContainsSubstring("twice"));
   for (const std::uint32_t alignment : {0u, 3u, 1u << 31})
-    CHECK_THAT(refusal(gguf_bytes().head(1, 1).value("general.alignment", 4, alignment).tensor("f32", {1}, 0, 0).data(64)),
+    CHECK_THAT(refusal(gguf_bytes()
+                           .head(1, 1)
+                           .value("general.alignment", 4, alignment)
+                           .tensor("f32", {1}, 0, 0)
+                           .data(64)),
                ContainsSubstring("its alignment is"));
 }
 
 TEST_CASE("A GGUF file that is cut short anywhere is refused") {
   std::vector<unsigned char> bytes = sound_file().bytes();
-  std::vector<unsigned char> without_other = bytes;  // `other` is refused in any case: give it a known type
+  std::vector<unsigned char> without_other =
+      bytes;  // `other` is refused in any case: give it a known type
   const std::string name = "other";
   const auto at = std::search(without_other.begin(), without_other.end(), name.begin(), name.end());
-  *(at + 5 + 4 + 16) = 0;  // after the name, the number of dimensions and two sizes: F32, too large for the file
+  *(at + 5 + 4 + 16) =
+      0;  // after the name, the number of dimensions and two sizes: F32, too large for the file
   CHECK(is_refused(without_other));
   *(at + 5 + 4) = 1;  // 1 x 3 of F32 do fit
   *(at + 5 + 4 + 1) = 0;
@@ -156,7 +184,13 @@ TEST_CASE("A GGUF file with wrong bytes is read or refused, and nothing worse") 
       if (below(2) == 0) {
         bytes[at] = static_cast<unsigned char>(random());
       } else {  // a size at one of the edges
-        const std::uint64_t edges[] = {0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, std::uint64_t(1) << 32, ~std::uint64_t(0) >> 1,
+        const std::uint64_t edges[] = {0,
+                                       1,
+                                       0x7FFFFFFF,
+                                       0x80000000,
+                                       0xFFFFFFFF,
+                                       std::uint64_t(1) << 32,
+                                       ~std::uint64_t(0) >> 1,
                                        ~std::uint64_t(0) - below(64)};
         std::memcpy(bytes.data() + at, &edges[below(8)], 8);
       }

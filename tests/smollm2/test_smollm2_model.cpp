@@ -27,12 +27,14 @@ token likeliest(const Eigen::VectorXf& logits) {
 
 TEST_CASE("Greedy answers and logits are those of float64") {
   if (!model_at_hand()) return;
-  for (const char* const name : {"plain_capital", "plain_story", "plain_unicode", "chat_capital", "chat_poem", "chat_long"}) {
+  for (const char* const name : {"plain_capital", "plain_story", "plain_unicode", "chat_capital",
+                                 "chat_poem", "chat_long"}) {
     const auto example = right_answers(name);
     CAPTURE(name);
     session s(smollm(), cache_type::float32, 1);
     Eigen::VectorXf logits = s.read(example["prompt_ids"].get<std::vector<token>>());
-    for (const auto& top : example["top5_last_prompt"]) CHECK(std::abs(logits(top[0].get<size_type>()) - top[1].get<float>()) < 1e-3f);
+    for (const auto& top : example["top5_last_prompt"])
+      CHECK(std::abs(logits(top[0].get<size_type>()) - top[1].get<float>()) < 1e-3f);
     std::vector<token> answer;
     for (std::size_t i = 0; i < 32; ++i) {
       answer.push_back(likeliest(logits));
@@ -71,8 +73,10 @@ TEST_CASE("The first layer's attention has the right numbers") {
   const std::string text = example["text"];
   const tokenizer words(gguf_file(gguf_file::read(model_file()), "model"));
   session s(smollm(), cache_type::float32, 1);
-  // A float has 2^-24 of a value; sums of 576 products of weights and inputs lose a little more. The file has 7 digits.
-  const auto close = [&](const char* field, double got, const nlohmann::json& data, std::size_t at) {
+  // A float has 2^-24 of a value; sums of 576 products of weights and inputs lose a little more.
+  // The file has 7 digits.
+  const auto close = [&](const char* field, double got, const nlohmann::json& data,
+                         std::size_t at) {
     const double want = data[at].get<double>();
     INFO(field << "[" << at << "]: " << got << " instead of " << want);
     CHECK(std::abs(got - want) < 2e-5 * (1 + std::abs(want)));
@@ -87,7 +91,8 @@ TEST_CASE("The first layer's attention has the right numbers") {
       std::size_t at = 0;
       for (size_type i = 0; i < view.rows; ++i)
         for (size_type h = 0; h < view.heads; ++h)
-          for (size_type c = 0; c < view.cols; ++c) close(field, double(view(0, h, i, c)), data, at++);
+          for (size_type c = 0; c < view.cols; ++c)
+            close(field, double(view(0, h, i, c)), data, at++);
     };
     const auto check_matrix = [&](const char* field, const matrix& m) {
       check_heads(field, {m.data(), 1, 1, m.rows(), m.cols(), 0, 0, m.cols(), 1});
@@ -105,12 +110,15 @@ TEST_CASE("The first layer's attention has the right numbers") {
     for (size_type h = 0; h < step.query.heads; ++h) {
       using heads_map = Eigen::Map<const matrix, 0, Eigen::OuterStride<>>;
       const auto map = [&](const heed::tensor_view<const float>& view, size_type head) {
-        return heads_map(view.data + head * view.head_stride, view.rows, view.cols, Eigen::OuterStride<>(view.row_stride));
+        return heads_map(view.data + head * view.head_stride, view.rows, view.cols,
+                         Eigen::OuterStride<>(view.row_stride));
       };
       const size_type kv = h / (step.query.heads / step.key.heads);
-      const auto seen = heed::attention_with_weights(map(step.query, h), map(step.key, kv), map(step.value, kv), options);
+      const auto seen = heed::attention_with_weights(map(step.query, h), map(step.key, kv),
+                                                     map(step.value, kv), options);
       for (size_type i = 0; i < seen.weights.rows(); ++i)
-        for (size_type j = 0; j < seen.weights.cols(); ++j) close("attn_weights", double(seen.weights(i, j)), example["attn_weights"]["data"], at++);
+        for (size_type j = 0; j < seen.weights.cols(); ++j)
+          close("attn_weights", double(seen.weights(i, j)), example["attn_weights"]["data"], at++);
     }
   });
   s.read(words.encode(text));
@@ -120,7 +128,8 @@ TEST_CASE("The first layer's attention has the right numbers") {
 TEST_CASE("Chunks, threads and reading token by token change nothing that matters") {
   if (!model_at_hand()) return;
   const auto ids = right_answers("chat_poem")["prompt_ids"].get<std::vector<token>>();
-  session whole(smollm(), cache_type::float32, 1), threaded(smollm(), cache_type::float32, 3), single(smollm(), cache_type::float32, 1);
+  session whole(smollm(), cache_type::float32, 1), threaded(smollm(), cache_type::float32, 3),
+      single(smollm(), cache_type::float32, 1);
   const Eigen::VectorXf logits = whole.read(ids);
   CHECK(threaded.read(ids) == logits);
   for (std::size_t i = 0; i + 1 < ids.size(); ++i) single.read({ids[i]});
@@ -128,7 +137,8 @@ TEST_CASE("Chunks, threads and reading token by token change nothing that matter
   CHECK(whole.position() == size_type(ids.size()));
   CHECK_THROWS_WITH(whole.read({}), "there is nothing to read");
   CHECK_THROWS_WITH(whole.read({49152}), "there is no token 49152");
-  CHECK_THROWS_WITH(whole.read(std::vector<token>(8192, 1)), ContainsSubstring("the model's context has 8192"));
+  CHECK_THROWS_WITH(whole.read(std::vector<token>(8192, 1)),
+                    ContainsSubstring("the model's context has 8192"));
 }
 
 }  // namespace smollm2

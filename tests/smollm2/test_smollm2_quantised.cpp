@@ -15,11 +15,13 @@ namespace {
 
 using Eigen::MatrixXd;
 
-/// Two tensors of random blocks, `tops` rows of Q4_1 and `bottoms` of Q8_0, and what they mean, one below the other: `scaled` d q,
-/// `offset` m.
+/// Two tensors of random blocks, `tops` rows of Q4_1 and `bottoms` of Q8_0, and what they mean, one
+/// below the other: `scaled` d q, `offset` m.
 struct example {
-  example(size_type tops, size_type bottoms, size_type cols) : scaled(tops + bottoms, cols), offset(MatrixXd::Zero(tops + bottoms, cols)) {
-    const std::size_t rows = std::size_t(tops), top_bytes = (rows * std::size_t(cols) / 32 * 20 + 31) / 32 * 32;
+  example(size_type tops, size_type bottoms, size_type cols)
+      : scaled(tops + bottoms, cols), offset(MatrixXd::Zero(tops + bottoms, cols)) {
+    const std::size_t rows = std::size_t(tops),
+                      top_bytes = (rows * std::size_t(cols) / 32 * 20 + 31) / 32 * 32;
     bytes.head(2, 0);
     bytes.tensor("top", {std::uint64_t(cols), rows}, 3, 0)
         .tensor("bottom", {std::uint64_t(cols), std::uint64_t(bottoms)}, 8, top_bytes);
@@ -62,7 +64,8 @@ struct example {
 TEST_CASE("Quantised weights mean and multiply what the file format says") {
   for (const size_type cols : {size_type(32), size_type(160)})
     for (const size_type tops : {size_type(1), size_type(21)})
-      for (const size_type bottoms : {size_type(16), size_type(37)}) {  // the last panels of a tensor are whole, or not
+      for (const size_type bottoms :
+           {size_type(16), size_type(37)}) {  // the last panels of a tensor are whole, or not
         CAPTURE(cols, tops, bottoms);
         example e(tops, bottoms, cols);
         const gguf_file file(e.bytes.bytes(), "test");
@@ -78,19 +81,23 @@ TEST_CASE("Quantised weights mean and multiply what the file format says") {
           w.row(r, row.data());
           for (size_type c = 0; c < cols; ++c) {  // d q and the sum, each rounded once
             const double d_q = e.scaled(r, c), m = e.offset(r, c);
-            CHECK(std::abs(double(row[std::size_t(c)]) - (d_q + m)) <= u * (std::abs(d_q) + std::abs(d_q + m)));
+            CHECK(std::abs(double(row[std::size_t(c)]) - (d_q + m)) <=
+                  u * (std::abs(d_q) + std::abs(d_q + m)));
           }
         }
 
-        const Eigen::VectorXf x = Eigen::VectorXf::NullaryExpr(cols, [&] { return float(int(e.random() % 4001) - 2000) / 1000; });
+        const Eigen::VectorXf x = Eigen::VectorXf::NullaryExpr(
+            cols, [&] { return float(int(e.random() % 4001) - 2000) / 1000; });
         const Eigen::VectorXd right = (e.scaled + e.offset) * x.cast<double>();
-        const Eigen::VectorXd size = (e.scaled.cwiseAbs() + e.offset.cwiseAbs()) * x.cast<double>().cwiseAbs();
+        const Eigen::VectorXd size =
+            (e.scaled.cwiseAbs() + e.offset.cwiseAbs()) * x.cast<double>().cwiseAbs();
         heed::thread_executor one(1), three(3);
         Eigen::VectorXf y(rows), y_three(rows);
         w.multiply(x.data(), y.data(), one);
         w.multiply(x.data(), y_three.data(), three);
         CHECK(y == y_three);
-        for (size_type r = 0; r < rows; ++r) {  // no term is rounded more often than the sum has terms, and three products
+        for (size_type r = 0; r < rows;
+             ++r) {  // no term is rounded more often than the sum has terms, and three products
           CAPTURE(r);
           CHECK(std::abs(double(y(r)) - right(r)) <= double(cols + 4) * u * size(r));
         }
@@ -115,7 +122,8 @@ TEST_CASE("A weight of another size is refused") {
   example e(16, 16, 32);
   const gguf_file file(e.bytes.bytes(), "test");
   quantised_matrix w(64, *std::pmr::new_delete_resource());
-  CHECK_THROWS_WITH(w.add(file, "top", 16), "'test' has a tensor 'top' of 16 x 32 where 16 x 64 are needed");
+  CHECK_THROWS_WITH(w.add(file, "top", 16),
+                    "'test' has a tensor 'top' of 16 x 32 where 16 x 64 are needed");
 }
 
 }  // namespace smollm2

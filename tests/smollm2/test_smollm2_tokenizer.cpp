@@ -37,20 +37,27 @@ TEST_CASE("Token ids are exact") {
     const auto ids = example["ids"].get<std::vector<token>>();
     CHECK(smollm().encode(text) == ids);
     const bool differs = example.contains("ids_no_special");
-    CHECK(smollm().encode(text, false) == (differs ? example["ids_no_special"].get<std::vector<token>>() : ids));
+    CHECK(smollm().encode(text, false) ==
+          (differs ? example["ids_no_special"].get<std::vector<token>>() : ids));
     with_specials += differs;
   }
   CHECK(with_specials > 0);
-  for (const char* const name : {"plain_capital", "plain_story", "plain_unicode", "chat_capital", "chat_poem", "chat_long"}) {
+  for (const char* const name : {"plain_capital", "plain_story", "plain_unicode", "chat_capital",
+                                 "chat_poem", "chat_long"}) {
     const auto example = right_answers(name);
     CAPTURE(name);
-    CHECK(smollm().encode(example["text"].get<std::string>()) == example["prompt_ids"].get<std::vector<token>>());
-    CHECK(smollm().decode(example["prompt_ids"].get<std::vector<token>>()) == example["text"].get<std::string>());
-    CHECK(smollm().decode(example["greedy_ids"].get<std::vector<token>>()) == example["greedy_text"].get<std::string>());
+    CHECK(smollm().encode(example["text"].get<std::string>()) ==
+          example["prompt_ids"].get<std::vector<token>>());
+    CHECK(smollm().decode(example["prompt_ids"].get<std::vector<token>>()) ==
+          example["text"].get<std::string>());
+    CHECK(smollm().decode(example["greedy_ids"].get<std::vector<token>>()) ==
+          example["greedy_text"].get<std::string>());
   }
 }
 
-TEST_CASE("Every byte but the 21 without a token comes back, and long words take no longer than they must") {
+TEST_CASE(
+    "Every byte but the 21 without a token comes back, and long words take no longer than they "
+    "must") {
   if (!model_at_hand()) return;
   int lost = 0;
   for (int byte = 0; byte < 256; ++byte) {

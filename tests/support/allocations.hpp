@@ -1,6 +1,7 @@
 #pragma once
 
-// Counts every operator new of the program, and makes one fail on demand. To be included by one file of a program, since it replaces the operators.
+// Counts every operator new of the program, and makes one fail on demand. To be included by one
+// file of a program, since it replaces the operators.
 
 #include <atomic>
 #include <cstddef>
@@ -24,8 +25,9 @@ inline void* must_have(void* memory) {
 }
 constexpr std::size_t usual_alignment = alignof(std::max_align_t);
 
-/// Calls `change` on a copy of `object` with the k-th allocation failing, for every k until none does. After each failure `same` must
-/// hold of the copy, and the change must go through when it is tried again. Returns how many allocations failed.
+/// Calls `change` on a copy of `object` with the k-th allocation failing, for every k until none
+/// does. After each failure `same` must hold of the copy, and the change must go through when it is
+/// tried again. Returns how many allocations failed.
 template <typename Object, typename Change, typename Same>
 long fail_each_allocation(const Object& object, const Change& change, const Same& same) {
   for (long k = 0;; ++k) {
@@ -70,9 +72,21 @@ HEED_TEST_NOINLINE void operator delete(void* memory) noexcept { std::free(memor
 HEED_TEST_NOINLINE void operator delete[](void* memory) noexcept { std::free(memory); }
 HEED_TEST_NOINLINE void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 HEED_TEST_NOINLINE void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
-HEED_TEST_NOINLINE void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
-HEED_TEST_NOINLINE void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
-HEED_TEST_NOINLINE void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-HEED_TEST_NOINLINE void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
-HEED_TEST_NOINLINE void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-HEED_TEST_NOINLINE void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+HEED_TEST_NOINLINE void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}
+HEED_TEST_NOINLINE void operator delete[](void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}
+HEED_TEST_NOINLINE void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+HEED_TEST_NOINLINE void operator delete[](void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+HEED_TEST_NOINLINE void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+HEED_TEST_NOINLINE void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}

@@ -1,7 +1,8 @@
 #pragma once
 
-// How often a call allocates. Two counters watch: every operator new of the program, and Eigen's own check of its malloc
-// (EIGEN_RUNTIME_NO_MALLOC), made to throw. To be included by one file of a program, before anything of Eigen's.
+// How often a call allocates. Two counters watch: every operator new of the program, and Eigen's
+// own check of its malloc (EIGEN_RUNTIME_NO_MALLOC), made to throw. To be included by one file of a
+// program, before anything of Eigen's.
 
 #include <exception>
 

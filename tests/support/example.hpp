@@ -1,6 +1,7 @@
 #pragma once
 
-// Inputs of one head with the terms that go with them, the same in every scalar type, and the one rule for how exact a path must be.
+// Inputs of one head with the terms that go with them, the same in every scalar type, and the one
+// rule for how exact a path must be.
 
 #include <heed/options.hpp>
 #include <heed/reference.hpp>
@@ -28,7 +29,8 @@ heed::rows<Scalar> random_rows(size_type n, size_type cols, unsigned seed) {
   std::mt19937 engine(seed);
   heed::rows<Scalar> m(n, cols);
   for (size_type i = 0; i < n; ++i)
-    for (size_type c = 0; c < cols; ++c) m(i, c) = Scalar((double(engine()) / 2147483648.0 - 1.0) * std::sqrt(3.0));
+    for (size_type c = 0; c < cols; ++c)
+      m(i, c) = Scalar((double(engine()) / 2147483648.0 - 1.0) * std::sqrt(3.0));
   return m;
 }
 
@@ -78,12 +80,15 @@ struct example {
   template <typename Path>
   auto run(const Path& path) const {
     using heed::when;
-    return path(query, key, value, options, when(keep.size() > 0, heed::keep(keep)), when(bias.size() > 0, heed::bias(bias)),
-                when(slopes.size() > 0, heed::alibi(slopes)), when(sinks.size() > 0, heed::sinks(sinks)),
+    return path(query, key, value, options, when(keep.size() > 0, heed::keep(keep)),
+                when(bias.size() > 0, heed::bias(bias)),
+                when(slopes.size() > 0, heed::alibi(slopes)),
+                when(sinks.size() > 0, heed::sinks(sinks)),
                 when(!key_lengths.empty(), heed::key_lengths(key_lengths)));
   }
   heed::attention_result<Scalar> reference() const {
-    return run([](const auto&... arguments) { return heed::reference_attention_with_lse(arguments...); });
+    return run(
+        [](const auto&... arguments) { return heed::reference_attention_with_lse(arguments...); });
   }
 };
 
@@ -99,13 +104,15 @@ struct wider<double> {
 template <typename Scalar>
 using wider_t = typename wider<Scalar>::type;
 
-/// The largest distance from what is right over all finite numbers. Infinities and NaNs must be where they belong: else infinity.
+/// The largest distance from what is right over all finite numbers. Infinities and NaNs must be
+/// where they belong: else infinity.
 template <typename Got, typename Exact>
 long double max_error(const Eigen::DenseBase<Got>& got, const Eigen::DenseBase<Exact>& exact) {
   long double error = 0;
   for (size_type i = 0; i < exact.rows(); ++i)
     for (size_type c = 0; c < exact.cols(); ++c) {
-      const long double g = static_cast<long double>(got.derived()(i, c)), e = static_cast<long double>(exact.derived()(i, c));
+      const long double g = static_cast<long double>(got.derived()(i, c)),
+                        e = static_cast<long double>(exact.derived()(i, c));
       const bool same = std::isnan(e) ? std::isnan(g) : std::isinf(e) ? g == e : std::isfinite(g);
       if (!same) return std::numeric_limits<long double>::infinity();
       if (std::isfinite(e)) error = (std::max)(error, std::abs(g - e));
@@ -130,21 +137,25 @@ struct reference_error {
   long double out = 0, lse = 0;
 };
 
-/// A path may be wrong by twice what the reference is wrong by in the path's own precision, both compared with the reference in a wider
-/// type: the two add the same numbers in another order, so their errors have one size. One unit in the last place of the largest
-/// number comes on top (of `scale`, where the largest is smaller): over a key or two the reference can be exact, while a path that
-/// rescales and divides later rounds a last time.
+/// A path may be wrong by twice what the reference is wrong by in the path's own precision, both
+/// compared with the reference in a wider type: the two add the same numbers in another order, so
+/// their errors have one size. One unit in the last place of the largest number comes on top (of
+/// `scale`, where the largest is smaller): over a key or two the reference can be exact, while a
+/// path that rescales and divides later rounds a last time.
 template <typename Got, typename Exact>
-void check_error(const Got& got, const Exact& exact, long double error_of_reference, long double scale = 0) {
+void check_error(const Got& got, const Exact& exact, long double error_of_reference,
+                 long double scale = 0) {
   REQUIRE(got.rows() == exact.rows());
   REQUIRE(got.cols() == exact.cols());
   REQUIRE(std::isfinite(error_of_reference));
   const long double ulp =
-      static_cast<long double>(Eigen::NumTraits<typename Got::Scalar>::epsilon()) * (std::max)(magnitude(exact), scale);
+      static_cast<long double>(Eigen::NumTraits<typename Got::Scalar>::epsilon()) *
+      (std::max)(magnitude(exact), scale);
   CHECK(max_error(got, exact) <= 2 * error_of_reference + ulp);
 }
 template <typename Got, typename Same, typename Exact>
-void check_as_exact_as(const Got& got, const Same& same, const Exact& exact, long double scale = 0) {
+void check_as_exact_as(const Got& got, const Same& same, const Exact& exact,
+                       long double scale = 0) {
   check_error(got, exact, max_error(same, exact), scale);
 }
 
@@ -152,19 +163,23 @@ void check_as_exact_as(const Got& got, const Same& same, const Exact& exact, lon
 template <typename Matrix>
 void shuffle(Matrix& m, std::mt19937& engine) {
   for (size_type n = m.size(); n > 1; --n)
-    std::swap(m.data()[n - 1], m.data()[static_cast<size_type>(engine() % static_cast<std::uint32_t>(n))]);
+    std::swap(m.data()[n - 1],
+              m.data()[static_cast<size_type>(engine() % static_cast<std::uint32_t>(n))]);
 }
 
-/// How wrong the reference is on inputs like these. In a few rows it may be right by luck, so a small example is drawn again, its
-/// numbers in another order, until some two hundred rows have been seen (or 48 examples).
+/// How wrong the reference is on inputs like these. In a few rows it may be right by luck, so a
+/// small example is drawn again, its numbers in another order, until some two hundred rows have
+/// been seen (or 48 examples).
 template <typename Scalar>
 reference_error reference_error_on(const example<Scalar>& e) {
   std::mt19937 engine(17);
   example<Scalar> drawn = e;
   reference_error largest;
-  for (size_type rows = 0, draws = 0; rows < 200 && draws < 48; rows += (std::max)(e.query.rows(), size_type(1)), ++draws) {
+  for (size_type rows = 0, draws = 0; rows < 200 && draws < 48;
+       rows += (std::max)(e.query.rows(), size_type(1)), ++draws) {
     const heed::attention_result<Scalar> same = drawn.reference();
-    const heed::attention_result<wider_t<Scalar>> exact = drawn.template cast<wider_t<Scalar>>().reference();
+    const heed::attention_result<wider_t<Scalar>> exact =
+        drawn.template cast<wider_t<Scalar>>().reference();
     largest.out = (std::max)(largest.out, max_error(same.out, exact.out));
     largest.lse = (std::max)(largest.lse, max_error(same.lse, exact.lse));
     shuffle(drawn.query, engine);
@@ -178,13 +193,15 @@ reference_error reference_error_on(const example<Scalar>& e) {
 template <typename Scalar>
 void check_result(const heed::attention_result<Scalar>& got, const example<Scalar>& e) {
   const reference_error error = reference_error_on(e);
-  const heed::attention_result<wider_t<Scalar>> exact = e.template cast<wider_t<Scalar>>().reference();
+  const heed::attention_result<wider_t<Scalar>> exact =
+      e.template cast<wider_t<Scalar>>().reference();
   {
     INFO("out");
     check_error(got.out, exact.out, error.out);
   }
   INFO("lse");
-  check_error(got.lse, exact.lse, error.lse, 1);  // an exponent: an error of one ulp of 1 in it is one ulp in a weight
+  check_error(got.lse, exact.lse, error.lse,
+              1);  // an exponent: an error of one ulp of 1 in it is one ulp in a weight
 }
 
 /// Runs a path on the example and checks it.

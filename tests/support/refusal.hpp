@@ -8,7 +8,8 @@
 
 namespace testing {
 
-/// A call must be refused by a std::invalid_argument whose text holds every one of these words: the function, the argument, the sizes.
+/// A call must be refused by a std::invalid_argument whose text holds every one of these words: the
+/// function, the argument, the sizes.
 template <typename Call>
 void check_refused(const Call& call, const std::vector<std::string>& words) {
   std::string message;

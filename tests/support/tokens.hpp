@@ -14,7 +14,8 @@ struct tokens {
   heed::size_type n, heads, kv_heads, d_k, d_v;
   heed::rows<Scalar> query, key, value;  // a token a row: [n, H, d]
 
-  tokens(heed::size_type count, heed::size_type num_heads, heed::size_type num_kv_heads, heed::size_type key_dim, heed::size_type value_dim, unsigned seed)
+  tokens(heed::size_type count, heed::size_type num_heads, heed::size_type num_kv_heads,
+         heed::size_type key_dim, heed::size_type value_dim, unsigned seed)
       : n(count),
         heads(num_heads),
         kv_heads(num_kv_heads),
@@ -40,22 +41,27 @@ struct tokens {
   }
 };
 
-/// Attention of queries [first, end) of the tokens to a cache of one sequence, by the reference: [n, H, d_v].
+/// Attention of queries [first, end) of the tokens to a cache of one sequence, by the reference:
+/// [n, H, d_v].
 template <typename Scalar, typename Cache, typename... Terms>
-heed::rows<Scalar> reference_from(const Cache& cache, const tokens<Scalar>& t, heed::size_type first, heed::size_type end,
+heed::rows<Scalar> reference_from(const Cache& cache, const tokens<Scalar>& t,
+                                  heed::size_type first, heed::size_type end,
                                   const heed::attention_options& options, const Terms&... terms) {
   heed::rows<Scalar> out(end - first, t.heads * t.d_v);
-  heed::reference_cached_attention_into(t.query_view(first, end), cache, heed::bnhd(out.data(), 1, end - first, t.heads, t.d_v), {},
+  heed::reference_cached_attention_into(t.query_view(first, end), cache,
+                                        heed::bnhd(out.data(), 1, end - first, t.heads, t.d_v), {},
                                         options, terms...);
   return out;
 }
 /// The same by the kernels.
 template <typename Scalar, typename Cache, typename... Terms>
-heed::rows<Scalar> attention_from(const Cache& cache, const tokens<Scalar>& t, heed::size_type first, heed::size_type end,
+heed::rows<Scalar> attention_from(const Cache& cache, const tokens<Scalar>& t,
+                                  heed::size_type first, heed::size_type end,
                                   const heed::attention_options& options, const Terms&... terms) {
   heed::rows<Scalar> out(end - first, t.heads * t.d_v);
   heed::workspace memory;
-  heed::cached_attention_into(t.query_view(first, end), cache, heed::bnhd(out.data(), 1, end - first, t.heads, t.d_v), {}, options,
+  heed::cached_attention_into(t.query_view(first, end), cache,
+                              heed::bnhd(out.data(), 1, end - first, t.heads, t.d_v), {}, options,
                               memory, terms...);
   return out;
 }

@@ -10,15 +10,18 @@ struct sizes {
   size_type n_q, n_kv, d_k, d_v;
 };
 
-/// The sizes at which a tile, a vector or a loop can go wrong: nothing, one, and one less, as many and one more than the vector lanes
-/// (4 to 16) and than the blocks of 48 queries and 64 or 128 keys; d_v that is not d_k.
+/// The sizes at which a tile, a vector or a loop can go wrong: nothing, one, and one less, as many
+/// and one more than the vector lanes (4 to 16) and than the blocks of 48 queries and 64 or 128
+/// keys; d_v that is not d_k.
 inline std::vector<sizes> edge_sizes() {
-  return {{0, 5, 8, 8},     {3, 0, 8, 8},    {1, 1, 1, 1},    {1, 129, 64, 64}, {2, 33, 16, 16},    {7, 8, 3, 5},
-          {8, 9, 16, 1},    {9, 7, 17, 31},  {15, 16, 4, 4},  {16, 17, 15, 8},  {17, 15, 64, 33},   {47, 49, 32, 32},
-          {48, 48, 64, 64}, {49, 47, 7, 16}, {31, 65, 40, 3}, {128, 64, 8, 8},  {129, 128, 16, 24}, {97, 130, 65, 65}};
+  return {{0, 5, 8, 8},     {3, 0, 8, 8},       {1, 1, 1, 1},     {1, 129, 64, 64}, {2, 33, 16, 16},
+          {7, 8, 3, 5},     {8, 9, 16, 1},      {9, 7, 17, 31},   {15, 16, 4, 4},   {16, 17, 15, 8},
+          {17, 15, 64, 33}, {47, 49, 32, 32},   {48, 48, 64, 64}, {49, 47, 7, 16},  {31, 65, 40, 3},
+          {128, 64, 8, 8},  {129, 128, 16, 24}, {97, 130, 65, 65}};
 }
 
-/// Calls visit(example, name) with random inputs under each option and term, then under many at once.
+/// Calls visit(example, name) with random inputs under each option and term, then under many at
+/// once.
 template <typename Scalar, typename Visit>
 void for_each_variation(const sizes& s, const Visit& visit) {
   using example_type = example<Scalar>;
@@ -40,9 +43,12 @@ void for_each_variation(const sizes& s, const Visit& visit) {
   with("scale 0", [](example_type& e) { e.options.scale = 0; });
   with("softcap", [](example_type& e) { e.options.softcap = 1.5; });
   with("causal top_left", [](example_type& e) { e.options.causal = heed::causal::top_left; });
-  with("causal bottom_right", [](example_type& e) { e.options.causal = heed::causal::bottom_right; });
+  with("causal bottom_right",
+       [](example_type& e) { e.options.causal = heed::causal::bottom_right; });
   with("window", [](example_type& e) { e.options.window_left = 3, e.options.window_right = 2; });
-  with("window from the top left", [](example_type& e) { e.options.window_left = 20, e.options.causal = heed::causal::top_left; });
+  with("window from the top left", [](example_type& e) {
+    e.options.window_left = 20, e.options.causal = heed::causal::top_left;
+  });
   with("window that opens to the right", [](example_type& e) { e.options.window_left = 0; });
   with("keep, one row empty", add_keep);
   with("bias", add_bias);
@@ -76,13 +82,15 @@ void check_path_everywhere(const Path& path) {
     });
 }
 
-/// NaN and infinity in every key and value that some mask hides from some row: the rows that do not see them must be the same, bit for
-/// bit, and the rows that see one must be NaN as they are in the reference.
+/// NaN and infinity in every key and value that some mask hides from some row: the rows that do not
+/// see them must be the same, bit for bit, and the rows that see one must be NaN as they are in the
+/// reference.
 template <typename Scalar, typename Path>
 void check_hidden_values(const Path& path) {
   using acc = typename example<Scalar>::accumulator;
   constexpr size_type n_q = 50, n_kv = 70;
-  const acc nan_value = std::numeric_limits<acc>::quiet_NaN(), infinity = std::numeric_limits<acc>::infinity();
+  const acc nan_value = std::numeric_limits<acc>::quiet_NaN(),
+            infinity = std::numeric_limits<acc>::infinity();
   const auto check = [&](const std::string& name, size_type j, const auto& change) {
     INFO(name << ", key " << j);
     example<Scalar> clean(n_q, n_kv, 20, 12, 5);
@@ -98,23 +106,28 @@ void check_hidden_values(const Path& path) {
         if (!std::isnan(float(reference.out(i, 0)))) {
           changed += got.out.row(i) != want.out.row(i) || got.lse(i) != want.lse(i);
         } else {
-          changed += !std::isnan(float(got.out(i, 0))) || std::isnan(float(got.lse(i))) != std::isnan(float(reference.lse(i)));
+          changed += !std::isnan(float(got.out(i, 0))) ||
+                     std::isnan(float(got.lse(i))) != std::isnan(float(reference.lse(i)));
         }
       }
       CHECK(changed == 0);
     }
   };
   for (const size_type j : {size_type(0), size_type(1), size_type(33), size_type(69)}) {
-    check("causal top_left", j, [](example<Scalar>& e) { e.options.causal = heed::causal::top_left; });
-    check("causal bottom_right", j, [](example<Scalar>& e) { e.options.causal = heed::causal::bottom_right; });
-    check("window", j, [](example<Scalar>& e) { e.options.window_left = 5, e.options.window_right = 9; });
+    check("causal top_left", j,
+          [](example<Scalar>& e) { e.options.causal = heed::causal::top_left; });
+    check("causal bottom_right", j,
+          [](example<Scalar>& e) { e.options.causal = heed::causal::bottom_right; });
+    check("window", j,
+          [](example<Scalar>& e) { e.options.window_left = 5, e.options.window_right = 9; });
     check("keep", j, [&](example<Scalar>& e) { e.keep = random_mask(n_q, n_kv, 3); });
     check("keep hides the key from all", j, [&](example<Scalar>& e) {
       e.keep = mask::Constant(n_q, n_kv, true);
       e.keep.col(j).setConstant(false);
     });
-    check("bias", j,
-          [&](example<Scalar>& e) { e.bias = random_mask(n_q, n_kv, 4).select(random_rows<acc>(n_q, n_kv, 5), -infinity); });
+    check("bias", j, [&](example<Scalar>& e) {
+      e.bias = random_mask(n_q, n_kv, 4).select(random_rows<acc>(n_q, n_kv, 5), -infinity);
+    });
     check("key_lengths", j, [](example<Scalar>& e) { e.key_lengths = {30}; });
   }
 }

@@ -8,8 +8,9 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// The first exception that a function of the user, or a task that finds no memory, throws during a call. Kernels are noexcept, and
-/// other threads may run them: it is kept until all tasks have ended, and nothing that might throw is called any more.
+/// The first exception that a function of the user, or a task that finds no memory, throws during a
+/// call. Kernels are noexcept, and other threads may run them: it is kept until all tasks have
+/// ended, and nothing that might throw is called any more.
 class caught_exception {
  public:
   caught_exception() = default;

@@ -15,7 +15,8 @@
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
-/// The one way out for a wrong argument: std::invalid_argument, or the failure handler and abort where exceptions are off.
+/// The one way out for a wrong argument: std::invalid_argument, or the failure handler and abort
+/// where exceptions are off.
 [[noreturn]] inline void fail(const std::string& message) {
 #if HEED_EXCEPTIONS
   throw std::invalid_argument(message);
@@ -29,7 +30,8 @@ namespace detail {
 #endif
 }
 
-/// Text or a number. One function makes a message of a list of them, so that a check costs a compiler no more than the list.
+/// Text or a number. One function makes a message of a list of them, so that a check costs a
+/// compiler no more than the list.
 class message_part {
  public:
   message_part(const char* text) : kind_(kind::text), text_(text) {}
@@ -44,7 +46,9 @@ class message_part {
     }
   }
   friend std::ostream& operator<<(std::ostream& out, const message_part& part) {
-    return part.kind_ == kind::text ? out << part.text_ : part.kind_ == kind::whole ? out << part.whole_ : out << part.real_;
+    return part.kind_ == kind::text    ? out << part.text_
+           : part.kind_ == kind::whole ? out << part.whole_
+                                       : out << part.real_;
   }
 
  private:
@@ -61,52 +65,63 @@ class message_part {
   fail(message.str());
 }
 
-/// fail with the parts one after the other: fail_with("heed::attention: ", argument, " has ", n, " rows").
+/// fail with the parts one after the other: fail_with("heed::attention: ", argument, " has ", n, "
+/// rows").
 template <typename... Parts>
 [[noreturn]] void fail_with(Parts... parts) {
   fail_with_list({parts...});
 }
 
-[[noreturn]] inline void fail_unequal(const char* function, const char* what, Eigen::Index got, const char* whose,
-                                      Eigen::Index wanted) {
+[[noreturn]] inline void fail_unequal(const char* function, const char* what, Eigen::Index got,
+                                      const char* whose, Eigen::Index wanted) {
   fail_with("heed::", function, ": ", what, " ", got, " does not match ", whose, " ", wanted);
 }
-/// `got`, the size of `what`, must equal `wanted`, the size of `whose`: the error names the function, the argument and both sizes.
-inline void check_equal(const char* function, const char* what, Eigen::Index got, const char* whose, Eigen::Index wanted) {
+/// `got`, the size of `what`, must equal `wanted`, the size of `whose`: the error names the
+/// function, the argument and both sizes.
+inline void check_equal(const char* function, const char* what, Eigen::Index got, const char* whose,
+                        Eigen::Index wanted) {
   if (got != wanted) fail_unequal(function, what, got, whose, wanted);
 }
 
 /// A size, which must not be negative.
 inline std::ptrdiff_t checked_size(const char* function, const char* what, std::ptrdiff_t extent) {
-  if (extent < 0) fail_with("heed::", function, ": ", what, " must not be negative, but is ", extent);
+  if (extent < 0)
+    fail_with("heed::", function, ": ", what, " must not be negative, but is ", extent);
   return extent;
 }
 
 /// An extent of an argument that may also be 1, the same for all.
-inline void check_extent(const char* function, const char* what, const char* axis, std::ptrdiff_t extent, std::ptrdiff_t wanted) {
+inline void check_extent(const char* function, const char* what, const char* axis,
+                         std::ptrdiff_t extent, std::ptrdiff_t wanted) {
   if (extent != 1 && extent != wanted)
-    fail_with("heed::", function, ": ", what, " has ", axis, " ", extent, ", which is neither 1 nor the call's ", axis, " ", wanted);
+    fail_with("heed::", function, ": ", what, " has ", axis, " ", extent,
+              ", which is neither 1 nor the call's ", axis, " ", wanted);
 }
 
 /// `whole` of `what` must be parts of one size, and there must be one at least.
-inline void check_multiple(const char* function, const char* what, std::ptrdiff_t whole, const char* of, const char* parts_name,
-                           std::ptrdiff_t parts) {
-  if (parts < 1) fail_with("heed::", function, ": ", parts_name, " must be 1 or more, but is ", parts);
+inline void check_multiple(const char* function, const char* what, std::ptrdiff_t whole,
+                           const char* of, const char* parts_name, std::ptrdiff_t parts) {
+  if (parts < 1)
+    fail_with("heed::", function, ": ", parts_name, " must be 1 or more, but is ", parts);
   if (whole % parts != 0)
-    fail_with("heed::", function, ": ", what, ": ", whole, " ", of, " are not a multiple of ", parts_name, " ", parts);
+    fail_with("heed::", function, ": ", what, ": ", whole, " ", of, " are not a multiple of ",
+              parts_name, " ", parts);
 }
 
-[[noreturn]] inline void fail_product(const char* function, const char* what, std::initializer_list<std::ptrdiff_t> sizes) {
+[[noreturn]] inline void fail_product(const char* function, const char* what,
+                                      std::initializer_list<std::ptrdiff_t> sizes) {
   std::ostringstream factors;
   for (const std::ptrdiff_t extent : sizes) factors << (factors.tellp() > 0 ? " * " : "") << extent;
   fail_with("heed::", function, ": ", what, ": ", factors.str(), " is more than an index can hold");
 }
 
 /// The product of sizes; it must be an index.
-constexpr std::ptrdiff_t product(const char* function, const char* what, std::initializer_list<std::ptrdiff_t> sizes) {
+constexpr std::ptrdiff_t product(const char* function, const char* what,
+                                 std::initializer_list<std::ptrdiff_t> sizes) {
   std::ptrdiff_t all = 1;
   bool fits = true;
-  for (const std::ptrdiff_t extent : sizes) fits = !__builtin_mul_overflow(all, extent, &all) && fits;
+  for (const std::ptrdiff_t extent : sizes)
+    fits = !__builtin_mul_overflow(all, extent, &all) && fits;
   for (const std::ptrdiff_t extent : sizes)
     if (extent == 0) return 0;
   if (!fits) fail_product(function, what, sizes);

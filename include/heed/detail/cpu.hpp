@@ -23,7 +23,8 @@ inline size_type detect_level2_cache() {
   size_type kib = 512;
 #if HEED_X86
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid(0x80000006u, &a, &b, &c, &d) && c >> 16 != 0) kib = static_cast<size_type>(c >> 16);
+  if (__get_cpuid(0x80000006u, &a, &b, &c, &d) && c >> 16 != 0)
+    kib = static_cast<size_type>(c >> 16);
 #endif
   return kib * 1024;
 }
@@ -37,17 +38,22 @@ inline cpu_features detect_cpu() {
   constexpr unsigned wanted = fma | osxsave | avx | f16c;
   if ((c & wanted) != wanted) return features;
   unsigned xcr0 = 0, high = 0;
-  __asm__("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));  // which registers the operating system saves
+  __asm__("xgetbv"
+          : "=a"(xcr0), "=d"(high)
+          : "c"(0));  // which registers the operating system saves
   constexpr unsigned ymm = 0x6, zmm = 0xe6;
   if ((xcr0 & ymm) != ymm || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return features;
-  constexpr unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // F, DQ, BW, VL
+  constexpr unsigned avx2 = 1u << 5,
+                     avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // F, DQ, BW, VL
   features.avx2 = (b & avx2) != 0;
   features.avx512 = features.avx2 && (xcr0 & zmm) == zmm && (b & avx512) == avx512;
 
   constexpr unsigned avx512_bf16 = 1u << 5;
-  features.avx512_bf16 = HEED_X86_BF16 && features.avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & avx512_bf16) != 0;
-  // vdpbf16ps does twice the work of an fma. AMD's run it as often (Zen 4: products in twice the speed of float, in IREE's pull
-  // request 15089); Intel's so seldom that floats are faster (measured on a core of Emerald Rapids: 86 GFLOP/s beside 178).
+  features.avx512_bf16 = HEED_X86_BF16 && features.avx512 &&
+                         __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & avx512_bf16) != 0;
+  // vdpbf16ps does twice the work of an fma. AMD's run it as often (Zen 4: products in twice the
+  // speed of float, in IREE's pull request 15089); Intel's so seldom that floats are faster
+  // (measured on a core of Emerald Rapids: 86 GFLOP/s beside 178).
   constexpr unsigned amd = 0x68747541;  // "Auth", of "AuthenticAMD"
   features.fast_bf16 = features.avx512_bf16 && __get_cpuid(0, &a, &b, &c, &d) && b == amd;
 #endif

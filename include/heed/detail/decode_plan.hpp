@@ -16,13 +16,15 @@ namespace detail {
 
 template <typename Query, typename Stored, typename Acc>
 decode_kernel<Query, Stored, Acc> select_decode(isa target) {
-  return with_kernels(target, [](auto set) { return decltype(set)::template decoding<Query, Stored, Acc>(); });
+  return with_kernels(
+      target, [](auto set) { return decltype(set)::template decoding<Query, Stored, Acc>(); });
 }
 
-/// Whether sequence b has so few queries for its keys that decode beats the forward kernel. That one spends as much on a single query
-/// as on a vector of them and reads the keys once for each query head; decode spends in proportion, but takes blocks with hidden pairs
-/// row by row. Measured on AVX-512: one query wins from a few keys on, 4 from some hundred, 8 from two thousand, 16 never by much.
-/// Block masks stay with the forward kernel, which does not read what they hide.
+/// Whether sequence b has so few queries for its keys that decode beats the forward kernel. That
+/// one spends as much on a single query as on a vector of them and reads the keys once for each
+/// query head; decode spends in proportion, but takes blocks with hidden pairs row by row. Measured
+/// on AVX-512: one query wins from a few keys on, 4 from some hundred, 8 from two thousand, 16
+/// never by much. Block masks stay with the forward kernel, which does not read what they hide.
 template <typename Scalar, typename Stored>
 bool is_decode(const problem<Scalar, Stored>& p, size_type b, size_type n_kv) {
   if (p.terms.sparse()) return false;
@@ -33,17 +35,21 @@ bool is_decode(const problem<Scalar, Stored>& p, size_type b) {
   return is_decode(p, b, p.n_kv(b));
 }
 
-/// Keys that one task reads. It follows from the number of keys alone, so that neither threads nor the rest of a batch change a
-/// result.
+/// Keys that one task reads. It follows from the number of keys alone, so that neither threads nor
+/// the rest of a batch change a result.
 inline size_type decode_part(size_type n_kv) {
-  return (std::max)(11 * decode_block, (n_kv / 32 + decode_block - 1) / decode_block * decode_block);
+  return (std::max)(11 * decode_block,
+                    (n_kv / 32 + decode_block - 1) / decode_block * decode_block);
 }
 
-/// The parts that any number of keys up to `most` can make. One has 11 blocks or more, and no less than the whole part of n / 32: from
-/// 352 blocks on the remainder may make one more than 32.
-inline size_type most_decode_parts(size_type most) { return (std::min)(size_type{33}, (most + 11 * decode_block - 1) / (11 * decode_block)); }
+/// The parts that any number of keys up to `most` can make. One has 11 blocks or more, and no less
+/// than the whole part of n / 32: from 352 blocks on the remainder may make one more than 32.
+inline size_type most_decode_parts(size_type most) {
+  return (std::min)(size_type{33}, (most + 11 * decode_block - 1) / (11 * decode_block));
+}
 
-/// The keys of sequence b that any of its queries may see by position, cut into parts: at least one, which may have no key.
+/// The keys of sequence b that any of its queries may see by position, cut into parts: at least
+/// one, which may have no key.
 struct decode_cut {
   size_type begin = 0, end = 0, part = 1;
   size_type parts() const { return (std::max)(size_type{1}, (end - begin + part - 1) / part); }
@@ -58,7 +64,8 @@ decode_cut cut_keys(const problem<Scalar, Stored>& p, size_type b) {
   return cut;
 }
 
-/// What the parts of one key/value head leave for each query row: sums of weighed values, maxima in units of log 2, sums of weights.
+/// What the parts of one key/value head leave for each query row: sums of weighed values, maxima in
+/// units of log 2, sums of weights.
 template <typename Acc>
 struct decode_results {
   Acc* data;
@@ -66,14 +73,19 @@ struct decode_results {
 
   size_type part_size() const { return rows * (d_v + 2); }
   Acc* out(size_type part, size_type row) const { return data + part * part_size() + row * d_v; }
-  Acc& largest(size_type part, size_type row) const { return data[part * part_size() + rows * d_v + row]; }
-  Acc& sum(size_type part, size_type row) const { return data[part * part_size() + rows * (d_v + 1) + row]; }
+  Acc& largest(size_type part, size_type row) const {
+    return data[part * part_size() + rows * d_v + row];
+  }
+  Acc& sum(size_type part, size_type row) const {
+    return data[part * part_size() + rows * (d_v + 1) + row];
+  }
 };
 
-/// What each part of a row, in their order, and the sink of its head have to do with the whole: the sum of a part becomes the factor
-/// of its values. Returns the natural log-sum-exp.
+/// What each part of a row, in their order, and the sink of its head have to do with the whole: the
+/// sum of a part becomes the factor of its values. Returns the natural log-sum-exp.
 template <typename Acc>
-Acc weigh_parts(const decode_results<Acc>& results, size_type parts, size_type row, const score_params<Acc>& score) {
+Acc weigh_parts(const decode_results<Acc>& results, size_type parts, size_type row,
+                const score_params<Acc>& score) {
   constexpr double ln2 = 0.69314718055994531;
   const Acc sink = static_cast<Acc>(score.sink / ln2);
   Acc top = score.has_sink ? sink : std::numeric_limits<Acc>::lowest();
@@ -85,19 +97,22 @@ Acc weigh_parts(const decode_results<Acc>& results, size_type parts, size_type r
     results.sum(s, row) = weight;
   }
   const bool empty = bits_of(sum) == 0;  // no key and no sink
-  for (size_type s = 0; s < parts; ++s) results.sum(s, row) = empty ? Acc(0) : results.sum(s, row) / sum;
+  for (size_type s = 0; s < parts; ++s)
+    results.sum(s, row) = empty ? Acc(0) : results.sum(s, row) / sum;
   return log_sum_exp(top, sum);
 }
 
-/// Key/value heads of a task: all, where their rows are side by side, for then the bytes come in the order of memory;
-/// alone, each head would fetch a few lines of every page, and look the page up, again.
+/// Key/value heads of a task: all, where their rows are side by side, for then the bytes come in
+/// the order of memory; alone, each head would fetch a few lines of every page, and look the page
+/// up, again.
 constexpr size_type decode_heads_limit = 64;
 template <typename Scalar, typename Stored>
 size_type decode_heads(const problem<Scalar, Stored>& p, size_type parts) {
   if (!p.heads_side_by_side() || p.key.heads < 2) return 1;
   size_type heads = (std::min)(p.key.heads, decode_heads_limit);
   const size_type workers = workers_of(p.options.execution);
-  while (workers > 1 && heads > 1 && p.key.heads / heads * parts < 4 * workers) heads = (heads + 1) / 2;
+  while (workers > 1 && heads > 1 && p.key.heads / heads * parts < 4 * workers)
+    heads = (heads + 1) / 2;
   return heads;
 }
 
@@ -105,7 +120,8 @@ size_type decode_heads(const problem<Scalar, Stored>& p, size_type parts) {
 struct decode_plan {
   size_type rows = 0;     // query rows of a key/value head
   size_type longest = 0;  // parts of a sequence
-  size_type heads = 1, bundles = 0, tasks = 0;  // key/value heads of a task; how many such make all heads
+  size_type heads = 1, bundles = 0,
+            tasks = 0;  // key/value heads of a task; how many such make all heads
   size_type score_bytes = 0, query_bytes = 0, head_bytes = 0, params_bytes = 0, worker_bytes = 0;
   size_type result_size = 0;  // elements that a part of a head leaves
   size_type bytes = 0;        // of all workers, and all results
@@ -117,7 +133,8 @@ template <typename Scalar, typename Stored, typename Parts>
 decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
   using Acc = accumulator_t<Scalar>;
   using In = kernel_scalar<Stored>;
-  const size_type batch = p.batch(), kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols;
+  const size_type batch = p.batch(), kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols,
+                  d_v = p.value.cols;
   decode_plan plan;
   size_type all_parts = 0;
   for (size_type b = 0; b < batch; ++b) {
@@ -135,12 +152,14 @@ decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
 
   plan.score_bytes = padded_bytes(group * size_type{sizeof(score_params<Acc>)});
   plan.query_bytes = padded_bytes(plan.rows * padded_row(d_k) * size_type{sizeof(Acc)});
-  plan.head_bytes = plan.score_bytes + plan.query_bytes + decode_layout<Acc>(plan.rows, d_k).bytes();
+  plan.head_bytes =
+      plan.score_bytes + plan.query_bytes + decode_layout<Acc>(plan.rows, d_k).bytes();
   plan.params_bytes = padded_bytes(plan.heads * size_type{sizeof(decode_params<In, Acc>)});
   plan.worker_bytes = plan.params_bytes + plan.heads * plan.head_bytes +
                       decode_copies_layout<Acc>(plan.rows, d_k, d_v).bytes();
   plan.result_size = plan.rows * (d_v + 2);
-  plan.bytes = plan.workers * plan.worker_bytes + batch * kv_heads * plan.longest * plan.result_size * size_type{sizeof(Acc)};
+  plan.bytes = plan.workers * plan.worker_bytes +
+               batch * kv_heads * plan.longest * plan.result_size * size_type{sizeof(Acc)};
   return plan;
 }
 
@@ -150,89 +169,102 @@ decode_plan plan_decode_now(const problem<Scalar, Stored>& p, const Chosen& chos
   return plan_decode(p, [&](size_type b) { return chosen(b) ? cut_keys(p, b).parts() : 0; });
 }
 
-/// For the sequences of a call that grows: what it needs is enough at any length, for heads of a task, workers and results are
-/// no more where there are fewer parts.
+/// For the sequences of a call that grows: what it needs is enough at any length, for heads of a
+/// task, workers and results are no more where there are fewer parts.
 template <typename Scalar, typename Stored>
 decode_plan plan_longest_decode(const problem<Scalar, Stored>& p) {
   return plan_decode(p, [&](size_type b) {
     if (!is_decode(p, b, p.key.capacity)) return size_type{0};
     const detail::band band = p.band(b);
-    return (std::max)(size_type{1}, most_decode_parts((std::min)(p.key.capacity, p.n_q(b) + (band.high - band.low))));
+    return (std::max)(size_type{1}, most_decode_parts((std::min)(
+                                        p.key.capacity, p.n_q(b) + (band.high - band.low))));
   });
 }
 
-/// Few queries against many keys, for the sequences b that are `chosen`, as planned. A task is all query rows of some key/value heads
-/// against a part of their keys; then the parts of each head are merged in a fixed order.
+/// Few queries against many keys, for the sequences b that are `chosen`, as planned. A task is all
+/// query rows of some key/value heads against a part of their keys; then the parts of each head are
+/// merged in a fixed order.
 template <typename Scalar, typename Stored, typename Chosen>
-void decode(const problem<Scalar, Stored>& p, const decode_plan& plan, void* memory, const Chosen& chosen) {
+void decode(const problem<Scalar, Stored>& p, const decode_plan& plan, void* memory,
+            const Chosen& chosen) {
   using Acc = accumulator_t<Scalar>;
   using Query = kernel_scalar<Scalar>;
   using In = kernel_scalar<Stored>;
   if (plan.rows == 0) return;
-  const size_type kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols, longest = plan.longest;
+  const size_type kv_heads = p.key.heads, group = p.group(), d_k = p.query.cols, d_v = p.value.cols,
+                  longest = plan.longest;
   const auto kernel = select_decode<Query, In, Acc>(p.options.execution.target);
   unsigned char* const scratch = static_cast<unsigned char*>(memory);
   Acc* const results = reinterpret_cast<Acc*>(scratch + plan.workers * plan.worker_bytes);
   const auto results_of = [&](size_type b, size_type h_kv) {
-    return decode_results<Acc>{results + (b * kv_heads + h_kv) * longest * plan.result_size, p.n_q(b) * group, d_v};
+    return decode_results<Acc>{results + (b * kv_heads + h_kv) * longest * plan.result_size,
+                               p.n_q(b) * group, d_v};
   };
 
-  for_each_task(plan.tasks, plan.workers, p.options.execution.executor, [&](size_type task, int worker) {
-    const size_type part = task % longest, first_head = task / longest % plan.bundles * plan.heads, b = task / longest / plan.bundles;
-    if (!chosen(b) || p.n_q(b) == 0) return;
-    const decode_cut cut = cut_keys(p, b);
-    if (part >= cut.parts()) return;
-    unsigned char* const own = scratch + worker * plan.worker_bytes;
-    auto* const heads = reinterpret_cast<decode_params<In, Acc>*>(own);
-    const size_type num_heads = (std::min)(plan.heads, kv_heads - first_head);
-    for (size_type n = 0; n < num_heads; ++n) {
-      const size_type h_kv = first_head + n;
-      unsigned char* const of_head = own + plan.params_bytes + n * plan.head_bytes;
-      score_params<Acc>* const score = reinterpret_cast<score_params<Acc>*>(of_head);
-      Acc* const query = reinterpret_cast<Acc*>(of_head + plan.score_bytes);
-      for (size_type g = 0; g < group; ++g) {
-        const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + g);
-        new (score + g) score_params<Acc>(head.score);
-        kernel.load_query(reinterpret_cast<const Query*>(head.query.data), head.query.row_stride, head.query.col_stride, p.n_q(b), d_k,
-                          query + g * p.n_q(b) * padded_row(d_k), padded_row(d_k));
-      }
-      const head_problem<Scalar, Stored> head = p.head(b, h_kv * group);
-      const decode_results<Acc> result = results_of(b, h_kv);
-      decode_params<In, Acc>& params = *new (heads + n) decode_params<In, Acc>;
-      params.query = query;
-      params.query_row = padded_row(d_k);
-      params.key = kernel_rows(head.key);
-      params.value = kernel_rows(head.value);
-      params.score = score;
-      params.rows = p.n_q(b) * group;
-      params.n_q = p.n_q(b);
-      params.d_k = d_k;
-      params.d_v = d_v;
-      params.j_begin = cut.begin + part * cut.part;
-      params.j_end = (std::min)(params.j_begin + cut.part, cut.end);
-      params.out = result.out(part, 0);
-      params.max = &result.largest(part, 0);
-      params.sum = &result.sum(part, 0);
-      params.scratch = of_head + plan.score_bytes + plan.query_bytes;
-    }
-    unsigned char* const copies = own + plan.params_bytes + plan.heads * plan.head_bytes;
-    kernel.run(heads, num_heads, decode_copies<Acc>::carve(copies, decode_copies_layout<Acc>(plan.rows, d_k, d_v)));
-  });
+  for_each_task(
+      plan.tasks, plan.workers, p.options.execution.executor, [&](size_type task, int worker) {
+        const size_type part = task % longest,
+                        first_head = task / longest % plan.bundles * plan.heads,
+                        b = task / longest / plan.bundles;
+        if (!chosen(b) || p.n_q(b) == 0) return;
+        const decode_cut cut = cut_keys(p, b);
+        if (part >= cut.parts()) return;
+        unsigned char* const own = scratch + worker * plan.worker_bytes;
+        auto* const heads = reinterpret_cast<decode_params<In, Acc>*>(own);
+        const size_type num_heads = (std::min)(plan.heads, kv_heads - first_head);
+        for (size_type n = 0; n < num_heads; ++n) {
+          const size_type h_kv = first_head + n;
+          unsigned char* const of_head = own + plan.params_bytes + n * plan.head_bytes;
+          score_params<Acc>* const score = reinterpret_cast<score_params<Acc>*>(of_head);
+          Acc* const query = reinterpret_cast<Acc*>(of_head + plan.score_bytes);
+          for (size_type g = 0; g < group; ++g) {
+            const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + g);
+            new (score + g) score_params<Acc>(head.score);
+            kernel.load_query(reinterpret_cast<const Query*>(head.query.data),
+                              head.query.row_stride, head.query.col_stride, p.n_q(b), d_k,
+                              query + g * p.n_q(b) * padded_row(d_k), padded_row(d_k));
+          }
+          const head_problem<Scalar, Stored> head = p.head(b, h_kv * group);
+          const decode_results<Acc> result = results_of(b, h_kv);
+          decode_params<In, Acc>& params = *new (heads + n) decode_params<In, Acc>;
+          params.query = query;
+          params.query_row = padded_row(d_k);
+          params.key = kernel_rows(head.key);
+          params.value = kernel_rows(head.value);
+          params.score = score;
+          params.rows = p.n_q(b) * group;
+          params.n_q = p.n_q(b);
+          params.d_k = d_k;
+          params.d_v = d_v;
+          params.j_begin = cut.begin + part * cut.part;
+          params.j_end = (std::min)(params.j_begin + cut.part, cut.end);
+          params.out = result.out(part, 0);
+          params.max = &result.largest(part, 0);
+          params.sum = &result.sum(part, 0);
+          params.scratch = of_head + plan.score_bytes + plan.query_bytes;
+        }
+        unsigned char* const copies = own + plan.params_bytes + plan.heads * plan.head_bytes;
+        kernel.run(
+            heads, num_heads,
+            decode_copies<Acc>::carve(copies, decode_copies_layout<Acc>(plan.rows, d_k, d_v)));
+      });
 
-  for_each_task(p.batch() * kv_heads, plan.workers, p.options.execution.executor, [&](size_type task, int) {
-    const size_type h_kv = task % kv_heads, b = task / kv_heads;
-    if (!chosen(b)) return;
-    const decode_results<Acc> result = results_of(b, h_kv);
-    const size_type parts = cut_keys(p, b).parts();
-    for (size_type row = 0; row < result.rows; ++row) {
-      const size_type i = row % p.n_q(b);
-      const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + row / p.n_q(b));
-      const Acc lse = weigh_parts(result, parts, row, head.score);
-      kernel.merge_row(result.out(0, row), &result.sum(0, row), result.part_size(), parts, d_v,
-                       reinterpret_cast<Query*>(head.out.data + i * head.out.row_stride), head.out.col_stride);
-      if (head.lse.data) head.lse(i, 0) = lse;
-    }
-  });
+  for_each_task(
+      p.batch() * kv_heads, plan.workers, p.options.execution.executor, [&](size_type task, int) {
+        const size_type h_kv = task % kv_heads, b = task / kv_heads;
+        if (!chosen(b)) return;
+        const decode_results<Acc> result = results_of(b, h_kv);
+        const size_type parts = cut_keys(p, b).parts();
+        for (size_type row = 0; row < result.rows; ++row) {
+          const size_type i = row % p.n_q(b);
+          const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + row / p.n_q(b));
+          const Acc lse = weigh_parts(result, parts, row, head.score);
+          kernel.merge_row(result.out(0, row), &result.sum(0, row), result.part_size(), parts, d_v,
+                           reinterpret_cast<Query*>(head.out.data + i * head.out.row_stride),
+                           head.out.col_stride);
+          if (head.lse.data) head.lse(i, 0) = lse;
+        }
+      });
 }
 
 }  // namespace detail

@@ -15,10 +15,11 @@ namespace detail {
 
 /// Whether there are kernels for queries of one type against keys and values of another.
 template <typename Scalar, typename Stored = Scalar>
-constexpr bool has_kernels = std::is_same<Scalar, double>::value
-                                 ? std::is_same<Stored, double>::value
-                                 : std::is_same<accumulator_t<Scalar>, float>::value && !std::is_same<Stored, double>::value &&
-                                       !std::is_void<kernel_scalar<Stored>>::value;
+constexpr bool has_kernels =
+    std::is_same<Scalar, double>::value
+        ? std::is_same<Stored, double>::value
+        : std::is_same<accumulator_t<Scalar>, float>::value &&
+              !std::is_same<Stored, double>::value && !std::is_void<kernel_scalar<Stored>>::value;
 
 /// The same rows with their elements as a kernel sees them.
 template <typename Stored>
@@ -27,11 +28,13 @@ stored_rows<kernel_scalar<Stored>> kernel_rows(const stored_rows<Stored>& from) 
   to.data = reinterpret_cast<const kernel_scalar<Stored>*>(from.data);
   to.rows = from.rows, to.cols = from.cols, to.row = from.row, to.col = from.col;
   to.pages = from.pages, to.page_rows = from.page_rows, to.page_stride = from.page_stride;
-  to.scales = from.scales, to.scale_row = from.scale_row, to.scale_page_stride = from.scale_page_stride;
+  to.scales = from.scales, to.scale_row = from.scale_row,
+  to.scale_page_stride = from.scale_page_stride;
   return to;
 }
 
-/// The one place that goes from an instruction set to its kernels: choose(kernels of it), see kernel/all.inc.
+/// The one place that goes from an instruction set to its kernels: choose(kernels of it), see
+/// kernel/all.inc.
 template <typename Choose>
 auto with_kernels(isa target, const Choose& choose) {
   switch (resolve(target)) {
@@ -52,7 +55,8 @@ auto with_kernels(isa target, const Choose& choose) {
 
 template <typename In, typename Stored, typename Acc>
 forward_kernel<In, Stored, Acc> select_forward(isa target) {
-  return with_kernels(target, [](auto set) { return decltype(set)::template attention<In, Stored, Acc>(); });
+  return with_kernels(
+      target, [](auto set) { return decltype(set)::template attention<In, Stored, Acc>(); });
 }
 
 }  // namespace detail

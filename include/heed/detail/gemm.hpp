@@ -25,8 +25,8 @@ gemm_kernel<In> select_gemm(isa target) {
   return with_kernels(target, [](auto set) { return decltype(set)::template product<In>(); });
 }
 
-/// How x is multiplied by its weights: rows of x are cut into blocks and, where these are too few for the threads, columns into
-/// ranges. How they are cut changes no result.
+/// How x is multiplied by its weights: rows of x are cut into blocks and, where these are too few
+/// for the threads, columns into ranges. How they are cut changes no result.
 struct gemm_plan {
   bool few = false;
   size_type panels = 0, block = 0, splits = 1, tasks = 0;
@@ -35,7 +35,8 @@ struct gemm_plan {
 };
 
 template <typename Scalar, std::size_t Count>
-gemm_plan plan_projections(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count],
+gemm_plan plan_projections(const matrix_view<const Scalar>& x,
+                           const projection<Scalar> (&projections)[Count],
                            const attention_options& options) {
   gemm_plan plan;
   if (x.cols == 0) return plan;
@@ -48,19 +49,23 @@ gemm_plan plan_projections(const matrix_view<const Scalar>& x, const projection<
   if (x.rows == 0 || plan.panels == 0) return plan;
   plan.block = (std::min)(x.rows, gemm_rows);
   const size_type row_blocks = (x.rows + plan.block - 1) / plan.block;
-  const size_type wanted = workers_of(options.execution) == 1 ? 1 : 4 * size_type{workers_of(options.execution)};  // tasks
+  const size_type wanted = workers_of(options.execution) == 1
+                               ? 1
+                               : 4 * size_type{workers_of(options.execution)};  // tasks
   plan.splits = (std::min)(plan.panels, (wanted + row_blocks - 1) / row_blocks);
   plan.tasks = row_blocks * plan.splits;
   plan.workers = workers_of(options.execution, plan.tasks);
   plan.worker_bytes = size_type{sizeof(accumulator_t<Scalar>)} *
-                      gemm_stride(plan.few ? gemm_few_scratch(plan.block, x.cols) : gemm_scratch(plan.block, x.cols, panel_cols));
+                      gemm_stride(plan.few ? gemm_few_scratch(plan.block, x.cols)
+                                           : gemm_scratch(plan.block, x.cols, panel_cols));
   plan.bytes = plan.workers * plan.worker_bytes;
   return plan;
 }
 
 /// x times every weight on the kernels.
 template <typename Scalar, std::size_t Count>
-void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count],
+void project_on_kernels(const matrix_view<const Scalar>& x,
+                        const projection<Scalar> (&projections)[Count],
                         const attention_options& options, workspace& memory) {
   using In = kernel_scalar<Scalar>;
   const gemm_kernel<In> kernel = select_gemm<In>(options.execution.target);
@@ -79,26 +84,29 @@ void project_on_kernels(const matrix_view<const Scalar>& x, const projection<Sca
                    out.col_stride};
   }
   unsigned char* const scratch = static_cast<unsigned char*>(memory.reserve(plan.bytes));
-  for_each_task(plan.tasks, plan.workers, options.execution.executor, [&](size_type task, int worker) {
-    const size_type row = task / plan.splits * plan.block, split = task % plan.splits;
-    gemm_params<In> p;
-    p.x = reinterpret_cast<const In*>(x.data);
-    p.x_row = x.row_stride;
-    p.x_col = x.col_stride;
-    p.row_begin = row;
-    p.row_end = (std::min)(row + plan.block, x.rows);
-    p.depth = x.cols;
-    p.products = products;
-    p.panel_begin = plan.panels * split / plan.splits;
-    p.panel_end = plan.panels * (split + 1) / plan.splits;
-    p.scratch = scratch + worker * plan.worker_bytes;
-    (plan.few ? kernel.few : kernel.many)(p);
-  });
+  for_each_task(plan.tasks, plan.workers, options.execution.executor,
+                [&](size_type task, int worker) {
+                  const size_type row = task / plan.splits * plan.block, split = task % plan.splits;
+                  gemm_params<In> p;
+                  p.x = reinterpret_cast<const In*>(x.data);
+                  p.x_row = x.row_stride;
+                  p.x_col = x.col_stride;
+                  p.row_begin = row;
+                  p.row_end = (std::min)(row + plan.block, x.rows);
+                  p.depth = x.cols;
+                  p.products = products;
+                  p.panel_begin = plan.panels * split / plan.splits;
+                  p.panel_end = plan.panels * (split + 1) / plan.splits;
+                  p.scratch = scratch + worker * plan.worker_bytes;
+                  (plan.few ? kernel.few : kernel.many)(p);
+                });
 }
 
 /// Bytes of the workspace that checked projections take.
 template <typename Scalar, std::size_t Count>
-size_type bytes_of(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count], const attention_options& options) {
+size_type bytes_of(const matrix_view<const Scalar>& x,
+                   const projection<Scalar> (&projections)[Count],
+                   const attention_options& options) {
   if constexpr (has_kernels<Scalar>) {
     return plan_projections(x, projections, options).bytes;
   } else {
@@ -109,7 +117,8 @@ size_type bytes_of(const matrix_view<const Scalar>& x, const projection<Scalar> 
 /// A strided view as Eigen's own.
 template <typename Scalar>
 auto as_eigen(const matrix_view<Scalar>& m) {
-  using plain = Eigen::Matrix<std::remove_const_t<Scalar>, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;  // whatever Eigen's default
+  using plain = Eigen::Matrix<std::remove_const_t<Scalar>, Eigen::Dynamic, Eigen::Dynamic,
+                              Eigen::ColMajor>;  // whatever Eigen's default
   using map = Eigen::Map<std::conditional_t<std::is_const<Scalar>::value, const plain, plain>, 0,
                          Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
   return map(m.data, m.rows, m.cols, {m.col_stride, m.row_stride});
@@ -117,10 +126,11 @@ auto as_eigen(const matrix_view<Scalar>& m) {
 
 /// out = x weight for every weight, all sizes checked.
 template <typename Scalar, std::size_t Count>
-void project(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count], const attention_options& options,
-             workspace& memory) {
+void project(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count],
+             const attention_options& options, workspace& memory) {
   if constexpr (!has_kernels<Scalar>) {
-    for (const projection<Scalar>& p : projections) as_eigen(p.out) = as_eigen(x) * as_eigen(p.weight);
+    for (const projection<Scalar>& p : projections)
+      as_eigen(p.out) = as_eigen(x) * as_eigen(p.weight);
   } else if (x.cols == 0) {
     for (const projection<Scalar>& p : projections) as_eigen(p.out).setZero();
   } else {

@@ -9,7 +9,8 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// The purpose of a term, by which it may be given once: two functions for one purpose are of two types.
+/// The purpose of a term, by which it may be given once: two functions for one purpose are of two
+/// types.
 template <typename Term>
 struct purpose_of {
   using type = Term;
@@ -20,7 +21,8 @@ struct purpose_of<std::optional<Term>> : purpose_of<Term> {};
 template <typename... Purposes>
 constexpr bool all_different = true;
 template <typename First, typename... Rest>
-constexpr bool all_different<First, Rest...> = !(std::is_same<First, Rest>::value || ...) && all_different<Rest...>;
+constexpr bool all_different<First, Rest...> =
+    !(std::is_same<First, Rest>::value || ...) && all_different<Rest...>;
 
 template <typename Terms, typename Term>
 void add_term(Terms& terms, const Term& term) {

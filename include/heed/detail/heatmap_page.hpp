@@ -2,9 +2,10 @@
 
 #include <heed/detail/abi.hpp>
 
-// The page that heatmap.hpp fills, as text: style, body and program, each in a file of its own under heatmap/, whose first and last
-// line make it a string. The program reads JSON blocks, #data and the .cells of each map, and reaches nothing outside itself; every
-// label enters the document as text, never as markup.
+// The page that heatmap.hpp fills, as text: style, body and program, each in a file of its own
+// under heatmap/, whose first and last line make it a string. The program reads JSON blocks, #data
+// and the .cells of each map, and reaches nothing outside itself; every label enters the document
+// as text, never as markup.
 
 HEED_NAMESPACE_BEGIN
 namespace detail {

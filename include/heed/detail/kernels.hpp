@@ -1,6 +1,7 @@
 #pragma once
 
-// The kernels, once for each instruction set. Everything is a template: what a program does not call is not compiled.
+// The kernels, once for each instruction set. Everything is a template: what a program does not
+// call is not compiled.
 
 #include <heed/detail/simd/avx2.hpp>
 #include <heed/detail/simd/avx512.hpp>

@@ -5,8 +5,8 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// The rows that are read and written after those of a chunk: of the same head's next chunk or, where heads take turns, of the next
-/// head.
+/// The rows that are read and written after those of a chunk: of the same head's next chunk or,
+/// where heads take turns, of the next head.
 template <typename In, typename Acc>
 struct linear_ahead {
   const In *query = nullptr, *key = nullptr, *value = nullptr;
@@ -16,7 +16,8 @@ struct linear_ahead {
   bool next_chunk = true;  // false: the same tokens of the next head
 };
 
-/// One key/value head of linear attention or of the delta rule and the query heads that read its state. Strides count elements.
+/// One key/value head of linear attention or of the delta rule and the query heads that read its
+/// state. Strides count elements.
 template <typename In, typename Acc>
 struct linear_params {
   const In* query = nullptr;
@@ -27,9 +28,10 @@ struct linear_params {
   size key_row = 0, key_col = 1;
   size value_row = 0, value_col = 1;
   size out_head = 0, out_row = 0, out_col = 1;
-  const Acc* log_gate = nullptr;                   // null: no decay
-  size gate_row = 0, gate_col = 0, gate_cols = 1;  // 1: one gate a token; d_k: one a token and key dimension
-  const Acc* beta = nullptr;                       // null: linear attention; else the delta rule
+  const Acc* log_gate = nullptr;  // null: no decay
+  size gate_row = 0, gate_col = 0,
+       gate_cols = 1;         // 1: one gate a token; d_k: one a token and key dimension
+  const Acc* beta = nullptr;  // null: linear attention; else the delta rule
   size beta_row = 0;
   const Acc* bonus = nullptr;  // null: the state is read after the update
   size bonus_col = 0;
@@ -37,22 +39,29 @@ struct linear_params {
   size state_row = 0, state_col = 1;
   size query_heads = 0, tokens = 0, d_k = 0, d_v = 0;
   size chunk = 1;           // tokens that are worked on together
-  size begin = 0, end = 0;  // a call works on the chunks that begin in here, the first call of a head with begin 0
+  size begin = 0, end = 0;  // a call works on the chunks that begin in here, the first call of a
+                            // head with begin 0
   linear_ahead<In, Acc> ahead;
   Acc scale = 1, epsilon = 0;
   bool elu_plus_one = false, normalise = false;
-  Acc* own_state = nullptr;  // linear_layout's `state_elements`, where `state` cannot be worked on; the head's, between calls
+  Acc* own_state = nullptr;  // linear_layout's `state_elements`, where `state` cannot be worked on;
+                             // the head's, between calls
   void* scratch = nullptr;   // 64-byte aligned, linear_layout's `elements` of Acc
 };
 
 /// Where the kernel keeps what, as offsets into its scratch. Every row starts on a cache line.
 struct linear_layout {
-  size keys, dims, values;  // row lengths: tokens of a chunk and room for a vector more, d_k, d_v with the normaliser's column
-  size key, value, update, key_t, last, gamma, weights, decay, query, near_query, far_query, gates, carried, forward, total, bonus,
-      out, elements, state_elements;
+  size keys, dims, values;  // row lengths: tokens of a chunk and room for a vector more, d_k, d_v
+                            // with the normaliser's column
+  size key, value, update, key_t, last, gamma, weights, decay, query, near_query, far_query, gates,
+      carried, forward, total, bonus, out, elements, state_elements;
 
   linear_layout(size chunk, size d_k, size state_cols, size tile_rows)
-      : keys(whole(chunk) + 16), dims(whole(d_k)), values(whole(state_cols)), elements(0), state_elements(d_k * values) {
+      : keys(whole(chunk) + 16),
+        dims(whole(d_k)),
+        values(whole(state_cols)),
+        elements(0),
+        state_elements(d_k * values) {
     key = take(chunk * dims);
     value = take(chunk * values);
     update = take(chunk * values);
@@ -87,10 +96,12 @@ struct linear_kernel {
   size (*run)(const linear_params<In, Acc>&) noexcept;
   size tile_rows;
 
-  /// Tokens of a chunk where the caller leaves it to the library. Within a chunk a token costs chunk / 2 (d_k + d_v) multiply-adds, on
-  /// top of 2 d_k d_v for the state: a longer chunk is more work, has longer sums to round and leaves the first-level cache; a shorter
-  /// one brings the state through the registers more often. float, d = 64, ns a token: with AVX-512 and 48 KiB of cache 137 at 32, 156
-  /// at 48, 166 at 64, 195 at 96; with AVX2 and 32 KiB 232 at 16, 238 at 24, 244 at 32.
+  /// Tokens of a chunk where the caller leaves it to the library. Within a chunk a token costs
+  /// chunk / 2 (d_k + d_v) multiply-adds, on top of 2 d_k d_v for the state: a longer chunk is more
+  /// work, has longer sums to round and leaves the first-level cache; a shorter one brings the
+  /// state through the registers more often. float, d = 64, ns a token: with AVX-512 and 48 KiB of
+  /// cache 137 at 32, 156 at 48, 166 at 64, 195 at 96; with AVX2 and 32 KiB 232 at 16, 238 at 24,
+  /// 244 at 32.
   size chunk() const { return 4 * tile_rows; }
 };
 

@@ -36,10 +36,10 @@ struct linear_terms {
   void add(const carry_term<Acc>& term) { carry = term.view; }
   template <typename Other>
   void add(const Other&) {
-    static_assert(
-        sizeof(Other) == 0,
-        "not a term of linear attention, or one of another scalar type: log_gate, bonus and carry take the type of the state "
-        "(float for float, half and bfloat16; double for double)");
+    static_assert(sizeof(Other) == 0,
+                  "not a term of linear attention, or one of another scalar type: log_gate, bonus "
+                  "and carry take the type of the state "
+                  "(float for float, half and bfloat16; double for double)");
   }
 };
 
@@ -54,27 +54,35 @@ struct linear_head {
   matrix_view<const accumulator> log_gate;  // T x 1 or T x d_k; no data: no decay
   matrix_view<const accumulator> beta;      // T x 1; no data: plain sums instead of the delta rule
   matrix_view<const accumulator> bonus;     // 1 x d_k; no data: the state is read after the update
-  matrix_view<accumulator> state;           // d_k x state_cols; no data: starts at 0 and is not kept
+  matrix_view<accumulator> state;  // d_k x state_cols; no data: starts at 0 and is not kept
 };
 
-/// One call of linear attention or of the delta rule, checked: what the recurrent and the chunked form both start from.
+/// One call of linear attention or of the delta rule, checked: what the recurrent and the chunked
+/// form both start from.
 template <typename Scalar>
 struct linear_problem {
   using accumulator = accumulator_t<Scalar>;
 
-  tensor_view<const Scalar> query, key, value;         // [B,H,T,d_k], [B,H_kv,T,d_k], [B,H_kv,T,d_v]
-  tensor_view<Scalar> out;                             // [B,H,T,d_v]
-  std::optional<tensor_view<const accumulator>> beta;  // of the delta rule: [B,H_kv,T,1], each extent its own or 1
+  tensor_view<const Scalar> query, key, value;  // [B,H,T,d_k], [B,H_kv,T,d_k], [B,H_kv,T,d_v]
+  tensor_view<Scalar> out;                      // [B,H,T,d_v]
+  std::optional<tensor_view<const accumulator>>
+      beta;  // of the delta rule: [B,H_kv,T,1], each extent its own or 1
   linear_attention_options options;
   linear_terms<accumulator> terms;
 
   size_type group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
   size_type state_cols() const { return value.cols + (options.normalise ? 1 : 0); }
-  /// Whether the rows of the heads are beside each other, as where they are the columns of one matrix.
-  bool heads_side_by_side() const { return key.heads > 1 && key.head_stride < key.row_stride && value.head_stride < value.row_stride; }
+  /// Whether the rows of the heads are beside each other, as where they are the columns of one
+  /// matrix.
+  bool heads_side_by_side() const {
+    return key.heads > 1 && key.head_stride < key.row_stride &&
+           value.head_stride < value.row_stride;
+  }
   double scale() const {
     if (options.scale) return *options.scale;
-    return options.feature_map == feature_map::none ? 1 / std::sqrt(static_cast<double>((std::max)(query.cols, size_type{1}))) : 1.0;
+    return options.feature_map == feature_map::none
+               ? 1 / std::sqrt(static_cast<double>((std::max)(query.cols, size_type{1})))
+               : 1.0;
   }
   linear_head<Scalar> head(size_type b, size_type h) const {
     linear_head<Scalar> one;
@@ -106,20 +114,23 @@ bool is_positive(const Acc& x) {
   return x > Acc(0);
 }
 
-/// A decay lets nothing grow: its logarithm is 0 or less. A NaN passes wherever it stands, for the output to show.
+/// A decay lets nothing grow: its logarithm is 0 or less. A NaN passes wherever it stands, for the
+/// output to show.
 template <typename Acc>
 void check_decays(const char* function, const tensor_view<const Acc>& log_gate) {
   const auto refuse = [&](size_type b, size_type h, size_type t, size_type c) {
-    fail_with("heed::", function, ": log_gate must be 0 or less, but is ", shown(log_gate(b, h, t, c)), " at [", b, ", ", h, ", ", t,
-              ", ", c, "]");
+    fail_with("heed::", function, ": log_gate must be 0 or less, but is ",
+              shown(log_gate(b, h, t, c)), " at [", b, ", ", h, ", ", t, ", ", c, "]");
   };
   for (size_type b = 0; b < log_gate.batch; ++b)
     for (size_type h = 0; h < log_gate.heads; ++h)
       for (size_type t = 0; t < log_gate.rows; ++t) {
         if constexpr (std::is_arithmetic<Acc>::value) {
           if (log_gate.col_stride == 1 && log_gate.cols > 8) {  // which Eigen does in vectors
-            const Eigen::Map<const Eigen::Array<Acc, 1, Eigen::Dynamic>> row(&log_gate(b, h, t, 0), log_gate.cols);
-            if (is_zero((row.max)(Acc(0)).sum())) continue;  // a NaN may count as 0 here, or make the sum one
+            const Eigen::Map<const Eigen::Array<Acc, 1, Eigen::Dynamic>> row(&log_gate(b, h, t, 0),
+                                                                             log_gate.cols);
+            if (is_zero((row.max)(Acc(0)).sum()))
+              continue;  // a NaN may count as 0 here, or make the sum one
           }
         }
         for (size_type c = 0; c < log_gate.cols; ++c)
@@ -127,23 +138,26 @@ void check_decays(const char* function, const tensor_view<const Acc>& log_gate) 
       }
 }
 
-/// Views with strides of 0 can be of any size, and a state may be nowhere but in the workspace: the bytes that a plan sets aside must be
-/// a number.
+/// Views with strides of 0 can be of any size, and a state may be nowhere but in the workspace: the
+/// bytes that a plan sets aside must be a number.
 template <typename Scalar>
 void check_scratch(const char* function, const linear_problem<Scalar>& p) {
-  constexpr size_type a_head_dim = size_type{1} << 16, an_entry = size_type{1} << 8;  // bytes at most, of a worker and its heads
+  constexpr size_type a_head_dim = size_type{1} << 16,
+                      an_entry = size_type{1} << 8;  // bytes at most, of a worker and its heads
   const size_type workers = workers_of(p.options.execution);
   product(function, "scratch for query's head_dim, in bytes", {p.query.cols, a_head_dim, workers});
   product(function, "scratch for value's head_dim, in bytes", {p.value.cols, a_head_dim, workers});
-  product(function, "scratch for states, in bytes", {p.query.cols, p.value.cols + 16, an_entry, workers});
+  product(function, "scratch for states, in bytes",
+          {p.query.cols, p.value.cols + 16, an_entry, workers});
 }
 
 /// Checks all but out, and makes a problem of it.
 template <typename Scalar, typename Query, typename Key, typename Value, typename... Terms>
-linear_problem<Scalar> make_linear_shape_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
-                                                 const tensor_view<Value>& value,
-                                                 const std::optional<tensor_view<const accumulator_t<Scalar>>>& beta,
-                                                 const linear_attention_options& options, const Terms&... given) {
+linear_problem<Scalar> make_linear_shape_problem(
+    const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
+    const tensor_view<Value>& value,
+    const std::optional<tensor_view<const accumulator_t<Scalar>>>& beta,
+    const linear_attention_options& options, const Terms&... given) {
   static_assert(scalars_fit<Scalar, Query, Key, Value>::value);
   linear_problem<Scalar> p{query, key, value, {}, beta, options, {}};
   add_terms(p.terms, given...);
@@ -158,8 +172,10 @@ linear_problem<Scalar> make_linear_shape_problem(const char* function, const ten
   check_equal(function, "value: batch", value.batch, "key's batch", key.batch);
   check_equal(function, "value: num_kv_heads", value.heads, "key's num_kv_heads", key.heads);
   if (key.heads == 0 ? query.heads != 0 : query.heads % key.heads != 0)
-    fail_with("heed::", function, ": query: num_heads ", query.heads, " is not a multiple of num_kv_heads ", key.heads);
-  const auto check_broadcast = [&](const char* what, const auto& view, size_type length, size_type dim) {
+    fail_with("heed::", function, ": query: num_heads ", query.heads,
+              " is not a multiple of num_kv_heads ", key.heads);
+  const auto check_broadcast = [&](const char* what, const auto& view, size_type length,
+                                   size_type dim) {
     if (!view) return;
     check_view(function, what, *view);
     check_extent(function, what, "batch", view->batch, key.batch);
@@ -170,14 +186,18 @@ linear_problem<Scalar> make_linear_shape_problem(const char* function, const ten
   check_broadcast("log_gate", p.terms.log_gate, key.rows, key.cols);
   check_broadcast("beta", beta, key.rows, 1);
   check_broadcast("bonus", p.terms.bonus, 1, key.cols);
-  check_carry(function, p.terms.carry, key.batch, key.heads, key.cols, "key's head_dim", p.state_cols(),
-              options.normalise ? "value's head_dim and one for the normaliser," : "value's head_dim");
+  check_carry(
+      function, p.terms.carry, key.batch, key.heads, key.cols, "key's head_dim", p.state_cols(),
+      options.normalise ? "value's head_dim and one for the normaliser," : "value's head_dim");
   if (options.scale) check_number<accumulator_t<Scalar>>(function, "scale", *options.scale);
   check_number<accumulator_t<Scalar>>(function, "epsilon", options.epsilon);
-  if (options.epsilon < 0) fail_with("heed::", function, ": epsilon must be 0 or positive, but is ", options.epsilon);
+  if (options.epsilon < 0)
+    fail_with("heed::", function, ": epsilon must be 0 or positive, but is ", options.epsilon);
   if (options.feature_map > feature_map::elu_plus_one)
-    fail_with("heed::", function, ": feature_map must be none or elu_plus_one, but is ", int(options.feature_map));
-  if (options.chunk < 0) fail_with("heed::", function, ": chunk must be 0 (automatic) or more, but is ", options.chunk);
+    fail_with("heed::", function, ": feature_map must be none or elu_plus_one, but is ",
+              int(options.feature_map));
+  if (options.chunk < 0)
+    fail_with("heed::", function, ": chunk must be 0 (automatic) or more, but is ", options.chunk);
   check_execution(function, options.execution);
   check_scratch(function, p);
   if (p.terms.log_gate) check_decays(function, *p.terms.log_gate);
@@ -186,19 +206,21 @@ linear_problem<Scalar> make_linear_shape_problem(const char* function, const ten
 
 /// Checks every argument of `function` and makes the problem of them.
 template <typename Scalar, typename Query, typename Key, typename Value, typename... Terms>
-linear_problem<Scalar> make_linear_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
-                                           const tensor_view<Value>& value, const tensor_view<Scalar>& out,
-                                           const std::optional<tensor_view<const accumulator_t<Scalar>>>& beta,
-                                           const linear_attention_options& options, const Terms&... given) {
-  linear_problem<Scalar> p = make_linear_shape_problem<Scalar>(function, query, key, value, beta, options, given...);
+linear_problem<Scalar> make_linear_problem(
+    const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
+    const tensor_view<Value>& value, const tensor_view<Scalar>& out,
+    const std::optional<tensor_view<const accumulator_t<Scalar>>>& beta,
+    const linear_attention_options& options, const Terms&... given) {
+  linear_problem<Scalar> p =
+      make_linear_shape_problem<Scalar>(function, query, key, value, beta, options, given...);
   check_view(function, "out", out);
   check_equal(function, "out: batch", out.batch, "query's batch", query.batch);
   check_equal(function, "out: num_heads", out.heads, "query's num_heads", query.heads);
   check_equal(function, "out: length", out.rows, "query's length", query.rows);
   check_equal(function, "out: head_dim", out.cols, "value's head_dim", value.cols);
   p.out = out;
-  check_apart(function, {"out", out}, {"carry", p.terms.carry}, "query", query, "key", key, "value", value, "log_gate",
-              p.terms.log_gate, "beta", beta, "bonus", p.terms.bonus);
+  check_apart(function, {"out", out}, {"carry", p.terms.carry}, "query", query, "key", key, "value",
+              value, "log_gate", p.terms.log_gate, "beta", beta, "bonus", p.terms.bonus);
   return p;
 }
 
@@ -209,10 +231,12 @@ Acc mapped(feature_map map, const Acc& x) {
   return x > Acc(0) ? Acc(x + Acc(1)) : Acc(exp(x));
 }
 
-/// Token after token, as the recurrence reads (a product becomes an Acc before it is added: see score.hpp):
-///   S = diag(exp(g)) S;   u = v, or beta (v - S^T k) for the delta rule;   S = S + k u^T;   o = scale S^T q
-/// With a bonus the read comes first: o = scale (S^T q + (q . (bonus * k)) v). A gate of -infinity makes a row of S 0 whatever it
-/// held.
+/// Token after token, as the recurrence reads (a product becomes an Acc before it is added: see
+/// score.hpp):
+///   S = diag(exp(g)) S;   u = v, or beta (v - S^T k) for the delta rule;   S = S + k u^T;   o =
+///   scale S^T q
+/// With a bonus the read comes first: o = scale (S^T q + (q . (bonus * k)) v). A gate of -infinity
+/// makes a row of S 0 whatever it held.
 template <typename Scalar>
 void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& head) {
   using Acc = accumulator_t<Scalar>;
@@ -226,26 +250,36 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
   }
   const Acc scale = Acc(p.scale());
   const bool fades = head.log_gate.data || head.beta.data;
-  const auto query = [&](size_type h, size_type t, size_type d) { return mapped(p.options.feature_map, Acc(head.query(0, h, t, d))); };
-  std::vector<Acc> key(static_cast<std::size_t>(d_k)), update(static_cast<std::size_t>(cols)), read(static_cast<std::size_t>(cols));
+  const auto query = [&](size_type h, size_type t, size_type d) {
+    return mapped(p.options.feature_map, Acc(head.query(0, h, t, d)));
+  };
+  std::vector<Acc> key(static_cast<std::size_t>(d_k)), update(static_cast<std::size_t>(cols)),
+      read(static_cast<std::size_t>(cols));
 
   const auto write = [&](size_type t) {
     for (size_type h = 0; h < head.query.heads; ++h) {
       std::fill(read.begin(), read.end(), Acc(0));
       for (size_type d = 0; d < d_k; ++d)
-        for (size_type c = 0; c < cols; ++c) read[std::size_t(c)] += Acc(query(h, t, d) * state(d, c));
+        for (size_type c = 0; c < cols; ++c)
+          read[std::size_t(c)] += Acc(query(h, t, d) * state(d, c));
       if (head.bonus.data) {
         Acc own_weight(0);
-        for (size_type d = 0; d < d_k; ++d) own_weight += Acc(Acc(query(h, t, d) * head.bonus(0, d)) * key[std::size_t(d)]);
-        for (size_type c = 0; c < cols; ++c) read[std::size_t(c)] += Acc(own_weight * update[std::size_t(c)]);
+        for (size_type d = 0; d < d_k; ++d)
+          own_weight += Acc(Acc(query(h, t, d) * head.bonus(0, d)) * key[std::size_t(d)]);
+        for (size_type c = 0; c < cols; ++c)
+          read[std::size_t(c)] += Acc(own_weight * update[std::size_t(c)]);
       }
-      const Acc divisor = p.options.normalise ? Acc(Acc(scale * read[std::size_t(d_v)]) + Acc(p.options.epsilon)) : Acc(1);
-      for (size_type c = 0; c < d_v; ++c) head.out(0, h, t, c) = Scalar(Acc(Acc(scale * read[std::size_t(c)]) / divisor));
+      const Acc divisor = p.options.normalise
+                              ? Acc(Acc(scale * read[std::size_t(d_v)]) + Acc(p.options.epsilon))
+                              : Acc(1);
+      for (size_type c = 0; c < d_v; ++c)
+        head.out(0, h, t, c) = Scalar(Acc(Acc(scale * read[std::size_t(c)]) / divisor));
     }
   };
 
   for (size_type t = 0; t < p.key.rows; ++t) {
-    for (size_type d = 0; d < d_k; ++d) key[std::size_t(d)] = mapped(p.options.feature_map, Acc(head.key(t, d)));
+    for (size_type d = 0; d < d_k; ++d)
+      key[std::size_t(d)] = mapped(p.options.feature_map, Acc(head.key(t, d)));
     for (size_type c = 0; c < d_v; ++c) update[std::size_t(c)] = Acc(head.value(t, c));
     if (p.options.normalise) update[std::size_t(d_v)] = Acc(1);
     if (head.bonus.data) write(t);
@@ -253,7 +287,8 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
       for (size_type d = 0; d < d_k; ++d) {
         const Acc gate = head.log_gate(t, d), decay = exp(gate);
         const bool forget = is_negative_infinity(gate);
-        for (size_type c = 0; c < cols; ++c) state(d, c) = forget ? Acc(0) : Acc(state(d, c) * decay);
+        for (size_type c = 0; c < cols; ++c)
+          state(d, c) = forget ? Acc(0) : Acc(state(d, c) * decay);
       }
     if (head.beta.data)
       for (size_type c = 0; c < cols; ++c) {
@@ -272,7 +307,8 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
 
 template <typename Scalar>
 void recurrent(const linear_problem<Scalar>& p) {
-  for_each_head(p.key.batch, p.key.heads, p.options.execution, [&](size_type b, size_type h) { recurrent_head(p, p.head(b, h)); });
+  for_each_head(p.key.batch, p.key.heads, p.options.execution,
+                [&](size_type b, size_type h) { recurrent_head(p, p.head(b, h)); });
 }
 
 }  // namespace detail

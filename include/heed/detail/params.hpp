@@ -24,12 +24,15 @@ struct half_bits {
   std::uint16_t bits;
 };
 
-/// The diagonal band of visible pairs that causal masks and windows make: query i sees key j when i + low <= j <= i + high.
+/// The diagonal band of visible pairs that causal masks and windows make: query i sees key j when i
+/// + low <= j <= i + high.
 struct band {
   size low = -unbounded, high = unbounded;
 
   /// Whether queries [i, i + ni) see all of the keys [j, j + nj).
-  constexpr bool shows(size i, size ni, size j, size nj) const { return j >= i + ni - 1 + low && j + nj - 1 <= i + high; }
+  constexpr bool shows(size i, size ni, size j, size nj) const {
+    return j >= i + ni - 1 + low && j + nj - 1 <= i + high;
+  }
 };
 
 /// A block of scores or weights that a kernel has in scratch: the one of query i and key j is
@@ -41,14 +44,16 @@ struct score_block {
   size query_step, key_step;
 };
 
-/// Something outside the kernels that works on a block of head h of sequence b. One indirect call a block.
+/// Something outside the kernels that works on a block of head h of sequence b. One indirect call a
+/// block.
 template <typename Acc>
 struct block_hook {
   void (*run)(const void* context, size b, size h, const score_block<Acc>& block) = nullptr;
   const void* context = nullptr;
 };
 
-/// A mask by blocks: query i may see key j only where visible[(i / block_q) * row + j / block_kv] is not 0.
+/// A mask by blocks: query i may see key j only where visible[(i / block_q) * row + j / block_kv]
+/// is not 0.
 struct block_mask_params {
   const std::uint8_t* visible = nullptr;  // null: no such mask
   size row = 0;
@@ -56,8 +61,9 @@ struct block_mask_params {
   bool whole_needs_no_hook = false;  // a block of state 2 has nothing that mask_hook would hide
 };
 
-/// How a score comes from a dot product, in this order; then the softmax with the sink, then weight_hook. Kernels and plans ask the
-/// functions below which terms are there: a new term is added to them, to score.hpp and to kernel/score.inc.
+/// How a score comes from a dot product, in this order; then the softmax with the sink, then
+/// weight_hook. Kernels and plans ask the functions below which terms are there: a new term is
+/// added to them, to score.hpp and to kernel/score.inc.
 template <typename Acc>
 struct score_params {
   Acc scale = 1;
@@ -67,7 +73,8 @@ struct score_params {
   bool has_alibi = false;  // a slope of 0 may be one that is learned
   Acc alibi_slope = 0;     // adds -slope * |i + alibi_offset - j|
   size alibi_offset = 0;
-  block_hook<Acc> score_hook;  // the user's score function, in natural units; a score it makes -inf is masked
+  block_hook<Acc>
+      score_hook;  // the user's score function, in natural units; a score it makes -inf is masked
   detail::band band;           // masks, composed by AND
   const bool* keep = nullptr;  // keep[i * keep_row + j * keep_col]; true: attend
   size keep_row = 0, keep_col = 0;
@@ -83,14 +90,19 @@ struct score_params {
   bool sloped() const { return alibi_slope != 0; }
   /// Whether scores are more than scaled dot products before a score function sees them.
   bool changes_scores() const { return capped() || bias || sloped(); }
-  /// Whether one of the queries [i, i + ni) may not see one of the keys [j, j + nj), for another reason than mask_hook or blocks.
+  /// Whether one of the queries [i, i + ni) may not see one of the keys [j, j + nj), for another
+  /// reason than mask_hook or blocks.
   bool may_hide(size i, size ni, size j, size nj) const {
     return !band.shows(i, ni, j, nj) || keep || bias || score_hook.run;
   }
   /// Whether mask_hook has a say in a block of the block mask that is in `state`.
-  bool asks_mask_hook(int state) const { return mask_hook.run && !(state == 2 && blocks.whole_needs_no_hook); }
+  bool asks_mask_hook(int state) const {
+    return mask_hook.run && !(state == 2 && blocks.whole_needs_no_hook);
+  }
   /// Whether hooks get whole blocks of scores, the pairs past the band too.
-  bool hooks_see(bool asked_mask_hook) const { return score_hook.run || asked_mask_hook || weight_hook.run; }
+  bool hooks_see(bool asked_mask_hook) const {
+    return score_hook.run || asked_mask_hook || weight_hook.run;
+  }
 
   /// The same for scores whose keys are where queries were.
   score_params transposed() const {
@@ -103,25 +115,28 @@ struct score_params {
   }
 };
 
-/// The key or value rows of one head as they are stored: anywhere in memory or in pages, in any type, with or without a scale per row.
-/// Plans and kernels look at them through this.
+/// The key or value rows of one head as they are stored: anywhere in memory or in pages, in any
+/// type, with or without a scale per row. Plans and kernels look at them through this.
 template <typename Stored>
 struct stored_rows {
   const Stored* data = nullptr;
   size rows = 0, cols = 0;
   size row = 0, col = 1;        // strides, in elements
-  const size* pages = nullptr;  // row j is row j % page_rows of page pages[j / page_rows]; null: rows are one `row` apart
+  const size* pages = nullptr;  // row j is row j % page_rows of page pages[j / page_rows]; null:
+                                // rows are one `row` apart
   size page_rows = 1, page_stride = 0;
   const float* scales = nullptr;  // the factor of each row; null: 1
   size scale_row = 0, scale_page_stride = 0;
-  bool gather = false;  // a block of rows is copied before it is multiplied, though a kernel could read it in place
+  bool gather = false;  // a block of rows is copied before it is multiplied, though a kernel could
+                        // read it in place
 
   const Stored* row_at(size j) const {
     return pages ? data + pages[j / page_rows] * page_stride + j % page_rows * row : data + j * row;
   }
   /// The scale of row j; those of the rows of its run are scale_row apart.
   const float* scale_at(size j) const {
-    return pages ? scales + pages[j / page_rows] * scale_page_stride + j % page_rows * scale_row : scales + j * scale_row;
+    return pages ? scales + pages[j / page_rows] * scale_page_stride + j % page_rows * scale_row
+                 : scales + j * scale_row;
   }
   /// How many of the `most` rows from j on are one stride apart.
   size run_at(size j, size most) const {
@@ -156,8 +171,10 @@ struct forward_params {
   size query_row = 0, query_col = 1, out_row = 0, out_col = 1, lse_row = 1;
   size row_begin = 0, row_end = 0;
   size n_kv = 0, d_k = 0, d_v = 0;
-  size query_blocks = 1;    // blocks of queries that go through the keys together, at most forward_blocks_limit
-  size kv_heads = 1;        // key/value heads whose queries may go together; more than one: they are side by side
+  size query_blocks =
+      1;  // blocks of queries that go through the keys together, at most forward_blocks_limit
+  size kv_heads =
+      1;  // key/value heads whose queries may go together; more than one: they are side by side
   void* scratch = nullptr;  // 64-byte aligned, of the bytes of a forward_layout
 };
 
@@ -194,8 +211,9 @@ Element* scratch_at(void* scratch, size offset) {
   return reinterpret_cast<Element*>(static_cast<unsigned char*>(scratch) + offset);
 }
 
-/// Where the forward kernel, with blocks of `width` queries, keeps what: packed queries and sums of values of each block that goes
-/// together, the scores, which pairs are seen, a part of the sums, and (with `copies`) a block of keys and of values.
+/// Where the forward kernel, with blocks of `width` queries, keeps what: packed queries and sums of
+/// values of each block that goes together, the scores, which pairs are seen, a part of the sums,
+/// and (with `copies`) a block of keys and of values.
 template <typename Acc>
 struct forward_layout : scratch_layout {
   size query_size, sums_size;  // elements of one block of queries

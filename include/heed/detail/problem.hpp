@@ -28,15 +28,16 @@ struct head_problem {
   score_params<accumulator> score;
 };
 
-/// One call, checked: what the reference, the streaming form and the kernels all start from. Making one is the only place where
-/// arguments are looked at; nothing has been written when it fails. Stored is the scalar of keys and values, which a cache may keep in
-/// another type.
+/// One call, checked: what the reference, the streaming form and the kernels all start from. Making
+/// one is the only place where arguments are looked at; nothing has been written when it fails.
+/// Stored is the scalar of keys and values, which a cache may keep in another type.
 template <typename Scalar, typename Stored = Scalar>
 struct problem {
   using accumulator = accumulator_t<Scalar>;
 
-  problem(const tensor_view<const Scalar>& q, const stored_tensor<Stored>& k, const stored_tensor<Stored>& v,
-          const tensor_view<Scalar>& o, const tensor_view<accumulator>& l, const attention_options& opts)
+  problem(const tensor_view<const Scalar>& q, const stored_tensor<Stored>& k,
+          const stored_tensor<Stored>& v, const tensor_view<Scalar>& o,
+          const tensor_view<accumulator>& l, const attention_options& opts)
       : query(q), key(k), value(v), out(o), lse(l), options(opts) {}
 
   tensor_view<const Scalar> query;   // [B,H,n_q,d_k]
@@ -46,47 +47,58 @@ struct problem {
   attention_options options;
   detail::terms<accumulator> terms;
 
-  // A ragged batch: sequence b has these rows of the tensors' one batch entry. Empty: every batch entry is a sequence.
+  // A ragged batch: sequence b has these rows of the tensors' one batch entry. Empty: every batch
+  // entry is a sequence.
   index_list query_starts, key_starts;
 
-  // A call on a cache: queries and keys are tokens of a longer sequence, of which the first key.dropped are gone.
+  // A call on a cache: queries and keys are tokens of a longer sequence, of which the first
+  // key.dropped are gone.
   bool cached = false;
 
   bool ragged() const { return query_starts.size > 0; }
   size_type batch() const { return ragged() ? query_starts.size - 1 : query.batch; }
   size_type num_heads() const { return query.heads; }
   /// Whether a row of keys, and of values, continues with that of the next head.
-  bool heads_side_by_side() const { return key.elements.head_stride == key.cols && value.elements.head_stride == value.cols; }
+  bool heads_side_by_side() const {
+    return key.elements.head_stride == key.cols && value.elements.head_stride == value.cols;
+  }
   /// Query heads that share one key/value head.
   size_type group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
-  size_type n_q(size_type b) const { return ragged() ? query_starts[b + 1] - query_starts[b] : query.rows; }
+  size_type n_q(size_type b) const {
+    return ragged() ? query_starts[b + 1] - query_starts[b] : query.rows;
+  }
   /// Keys of sequence b that exist; those past them are never read.
   size_type n_kv(size_type b) const {
     if (ragged()) return key_starts[b + 1] - key_starts[b];
     return terms.key_lengths ? (*terms.key_lengths)[b] : key.length(b);
   }
-  /// Whether the next call may differ from this one in the lengths of its sequences alone, from no key to key.capacity: a loop of such
-  /// calls takes its workspace at once.
+  /// Whether the next call may differ from this one in the lengths of its sequences alone, from no
+  /// key to key.capacity: a loop of such calls takes its workspace at once.
   bool grows() const { return !ragged() && (cached || terms.key_lengths); }
   double scale() const {
-    return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, size_type{1})));
+    return options.scale ? *options.scale
+                         : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, size_type{1})));
   }
 
   /// The key that the first query of sequence b stands at.
-  size_type diagonal(size_type b) const { return options.causal == causal::top_left ? 0 : n_kv(b) - n_q(b); }
+  size_type diagonal(size_type b) const {
+    return options.causal == causal::top_left ? 0 : n_kv(b) - n_q(b);
+  }
   /// The visible band of sequence b: causal and window on one diagonal.
   detail::band band(size_type b) const {
     const size_type offset = diagonal(b);
     detail::band visible;
     if (options.window_left >= 0) visible.low = offset - (std::min)(options.window_left, unbounded);
-    if (options.window_right >= 0) visible.high = offset + (std::min)(options.window_right, unbounded);
+    if (options.window_right >= 0)
+      visible.high = offset + (std::min)(options.window_right, unbounded);
     if (options.causal != causal::none) visible.high = offset;
     return visible;
   }
 
   head_problem<Scalar, Stored> head(size_type b, size_type h) const {
     const size_type h_kv = h / group();
-    const size_type entry = ragged() ? 0 : b, first_query = ragged() ? query_starts[b] : 0, first_key = ragged() ? key_starts[b] : 0;
+    const size_type entry = ragged() ? 0 : b, first_query = ragged() ? query_starts[b] : 0,
+                    first_key = ragged() ? key_starts[b] : 0;
     head_problem<Scalar, Stored> one{query.head(entry, h, first_query, n_q(b)),
                                      key.head(entry, h_kv, first_key, n_kv(b)),
                                      value.head(entry, h_kv, first_key, n_kv(b)),
@@ -97,7 +109,8 @@ struct problem {
     return one;
   }
 
-  /// The hooks of what it returns look at this problem: it must stay where it is while they are used.
+  /// The hooks of what it returns look at this problem: it must stay where it is while they are
+  /// used.
   score_params<accumulator> score(size_type b, size_type h) const {
     score_params<accumulator> score;
     score.scale = accumulator(scale());
@@ -121,9 +134,11 @@ struct problem {
     }
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
     // A block is whole for the function, not for bits and bytes.
-    score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.bits_mask.run && !terms.bytes_mask.run;
+    score.blocks.whole_needs_no_hook =
+        terms.function_blocks && !terms.bits_mask.run && !terms.bytes_mask.run;
     if (terms.score_function.run) score.score_hook = {&run_score_hook, this};
-    if (terms.bits_mask.run || terms.bytes_mask.run || terms.mask_function.run) score.mask_hook = {&run_mask_hook, this};
+    if (terms.bits_mask.run || terms.bytes_mask.run || terms.mask_function.run)
+      score.mask_hook = {&run_mask_hook, this};
     if (terms.sinks && !is_negative_infinity(terms.sinks->values[h])) {
       score.has_sink = true;
       score.sink = terms.sinks->values[h];
@@ -138,29 +153,37 @@ struct problem {
  private:
   mutable caught_exception caught;
 
-  /// The visible pairs of a block as the user's functions and dropout count them: rows of the call, or with a cache tokens of the
-  /// sequence.
+  /// The visible pairs of a block as the user's functions and dropout count them: rows of the call,
+  /// or with a cache tokens of the sequence.
   visible_block<accumulator> counted(size_type b, const score_block<accumulator>& block) const {
     visible_block<accumulator> visible{block, band(b)};
     if (!cached) return visible;
-    const size_type first_key = key.dropped ? key.dropped[b] : 0, first_query = first_key + diagonal(b);
+    const size_type first_key = key.dropped ? key.dropped[b] : 0,
+                    first_query = first_key + diagonal(b);
     visible.i_begin += first_query, visible.i_end += first_query;
     visible.j_begin += first_key, visible.j_end += first_key;
     visible.band.low -= diagonal(b), visible.band.high -= diagonal(b);
     return visible;
   }
-  static void run_score_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
+  static void run_score_hook(const void* context, size b, size h,
+                             const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
-    p.caught.guard([&] { p.terms.score_function.run(p.terms.score_function.context, b, h, p.counted(b, block)); });
+    p.caught.guard([&] {
+      p.terms.score_function.run(p.terms.score_function.context, b, h, p.counted(b, block));
+    });
   }
-  static void run_mask_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
+  static void run_mask_hook(const void* context, size b, size h,
+                            const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
     for (const auto& mask : {p.terms.bits_mask, p.terms.bytes_mask})
       if (mask.run) mask.run(mask.context, b, h, {block, p.band(b)});
     if (p.terms.mask_function.run)
-      p.caught.guard([&] { p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block)); });
+      p.caught.guard([&] {
+        p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block));
+      });
   }
-  static void run_weight_hook(const void* context, size b, size h, const score_block<accumulator>& block) {
+  static void run_weight_hook(const void* context, size b, size h,
+                              const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
     p.terms.weight_dropout.run(p.terms.weight_dropout.context, b, h, p.counted(b, block));
   }
@@ -170,21 +193,28 @@ template <typename Acc>
 void check_options(const char* function, const attention_options& options) {
   if (options.scale) check_number<Acc>(function, "scale", *options.scale);
   check_number<Acc>(function, "softcap", options.softcap);
-  if (options.softcap < 0) fail_with("heed::", function, ": softcap must be 0 (off) or positive, but is ", options.softcap);
+  if (options.softcap < 0)
+    fail_with("heed::", function, ": softcap must be 0 (off) or positive, but is ",
+              options.softcap);
   if (options.causal > causal::bottom_right)
-    fail_with("heed::", function, ": causal must be none, top_left or bottom_right, but is ", int(options.causal));
+    fail_with("heed::", function, ": causal must be none, top_left or bottom_right, but is ",
+              int(options.causal));
   if (options.window_left < -1)
-    fail_with("heed::", function, ": window_left must be -1 (unbounded) or more, but is ", options.window_left);
+    fail_with("heed::", function, ": window_left must be -1 (unbounded) or more, but is ",
+              options.window_left);
   if (options.window_right < -1)
-    fail_with("heed::", function, ": window_right must be -1 (unbounded) or more, but is ", options.window_right);
+    fail_with("heed::", function, ": window_right must be -1 (unbounded) or more, but is ",
+              options.window_right);
   check_execution(function, options.execution);
 }
 
 template <typename Scalar, typename Stored>
 void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   const auto& terms = p.terms;
-  const size_type batch = p.query.batch, heads = p.query.heads, n_q = p.query.rows, n_kv = p.key.rows;
-  const auto check_mask = [&](const char* what, const auto& mask, size_type times, const char* columns, size_type wanted) {
+  const size_type batch = p.query.batch, heads = p.query.heads, n_q = p.query.rows,
+                  n_kv = p.key.rows;
+  const auto check_mask = [&](const char* what, const auto& mask, size_type times,
+                              const char* columns, size_type wanted) {
     check_view(function, what, mask);
     if (times == 1) check_extent(function, what, "batch", mask.batch, batch);
     if (times < 1 || batch % times != 0 || (times > 1 && mask.batch != batch / times))
@@ -200,12 +230,14 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     if (!term->values && heads > 0) fail_view(function, what, 1, 1, 1, heads);
   };
   if (terms.keep) check_mask("keep", terms.keep->view, terms.keep->times, "n_kv", n_kv);
-  if (terms.keep_bytes) check_mask("keep", terms.keep_bytes->view, terms.keep_bytes->times, "n_kv", n_kv);
+  if (terms.keep_bytes)
+    check_mask("keep", terms.keep_bytes->view, terms.keep_bytes->times, "n_kv", n_kv);
   if (terms.bias) check_mask("bias", terms.bias->view, terms.bias->times, "n_kv", n_kv);
   if (terms.keep_bits) {
     check_mask("keep_bits", terms.keep_bits->view, 1, "bytes", (n_kv + 7) / 8);
     check_equal(function, "keep_bits: n_kv", terms.keep_bits->n_kv, "the call's n_kv", n_kv);
-    check_equal(function, "keep_bits: bytes a row", terms.keep_bits->view.cols, "those of n_kv bits:", (n_kv + 7) / 8);
+    check_equal(function, "keep_bits: bytes a row", terms.keep_bits->view.cols,
+                "those of n_kv bits:", (n_kv + 7) / 8);
   }
   check_heads("alibi: slopes", terms.alibi);
   check_heads("sinks: logits", terms.sinks);
@@ -216,15 +248,17 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     for (size_type h = 0; h < heads; ++h) {
       const Acc scale = Acc(p.scale()) * terms.logit_scales->values[h];
       if (scale > most || scale < -most)
-        fail_with("heed::", function, ": logit_scales: factor ", h, " is ", shown(terms.logit_scales->values[h]),
-                  ", which makes the scale ", p.scale(), " more than a score may be, ", largest_score<Acc>());
+        fail_with("heed::", function, ": logit_scales: factor ", h, " is ",
+                  shown(terms.logit_scales->values[h]), ", which makes the scale ", p.scale(),
+                  " more than a score may be, ", largest_score<Acc>());
     }
   if (terms.sinks)
     for (size_type h = 0; h < heads; ++h) {
       const Acc& sink = terms.sinks->values[h];
       if (sink > most || (sink < -most && !is_negative_infinity(sink)))
-        fail_with("heed::", function, ": sinks: logit ", h, " is ", shown(sink), ", but a score's magnitude is at most ",
-                  largest_score<Acc>(), " (and no sink is -infinity)");
+        fail_with("heed::", function, ": sinks: logit ", h, " is ", shown(sink),
+                  ", but a score's magnitude is at most ", largest_score<Acc>(),
+                  " (and no sink is -infinity)");
     }
   if (terms.key_lengths) {
     const index_list& lengths = *terms.key_lengths;
@@ -232,10 +266,12 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     check_equal(function, "key_lengths: entries", lengths.size, "query's batch", batch);
     for (size_type b = 0; b < batch; ++b)
       if (lengths[b] < 0 || lengths[b] > n_kv)
-        fail_with("heed::", function, ": key_lengths: entry ", b, " is ", lengths[b], ", but kv_length is ", n_kv);
+        fail_with("heed::", function, ": key_lengths: entry ", b, " is ", lengths[b],
+                  ", but kv_length is ", n_kv);
   }
   if (terms.blocks && terms.function_blocks)
-    fail_with("heed::", function, ": a call takes one block mask, but was given 2: blocks, and that of mask_function");
+    fail_with("heed::", function,
+              ": a call takes one block mask, but was given 2: blocks, and that of mask_function");
   if (const block_mask* const mask = terms.sparse()) {
     check_extent(function, "blocks", "batch", mask->batch(), batch);
     check_extent(function, "blocks", "num_heads", mask->heads(), heads);
@@ -243,26 +279,30 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     check_equal(function, "blocks: n_kv", mask->n_kv(), "key's kv_length", n_kv);
   }
   if (!(terms.dropout.probability >= 0 && terms.dropout.probability < 1))
-    fail_with("heed::", function, ": dropout: probability must be in [0, 1), but is ", terms.dropout.probability);
+    fail_with("heed::", function, ": dropout: probability must be in [0, 1), but is ",
+              terms.dropout.probability);
 }
 
-/// Views with strides of 0 can be of any size: the bytes that a plan sets aside must be a number. (For rows that are in memory they
-/// are, by far.)
+/// Views with strides of 0 can be of any size: the bytes that a plan sets aside must be a number.
+/// (For rows that are in memory they are, by far.)
 template <typename Scalar, typename Stored>
 void check_scratch(const char* function, const problem<Scalar, Stored>& p) {
-  constexpr size_type a_head_dim = size_type{1} << 16, a_result = size_type{1} << 9;  // bytes at most, of a worker and of a part of a row
+  constexpr size_type a_head_dim = size_type{1} << 16,
+                      a_result = size_type{1}
+                                 << 9;  // bytes at most, of a worker and of a part of a row
   const size_type workers = workers_of(p.options.execution);
   product(function, "scratch for query's head_dim, in bytes", {p.query.cols, a_head_dim, workers});
   product(function, "scratch for value's head_dim, in bytes", {p.value.cols, a_head_dim, workers});
-  product(function, "scratch for parts of rows, in bytes", {p.query.batch, p.query.heads, p.query.rows, p.value.cols + 2, a_result});
+  product(function, "scratch for parts of rows, in bytes",
+          {p.query.batch, p.query.heads, p.query.rows, p.value.cols + 2, a_result});
 }
 
 /// Checks all that scores come from, and lse, and makes a problem of them that has no out yet.
 template <typename Scalar, typename Stored, typename... Terms>
-problem<Scalar, Stored> make_score_problem(const char* function, const tensor_view<const Scalar>& query,
-                                           const stored_tensor<Stored>& key, const stored_tensor<Stored>& value,
-                                           const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options,
-                                           const Terms&... given) {
+problem<Scalar, Stored> make_score_problem(
+    const char* function, const tensor_view<const Scalar>& query, const stored_tensor<Stored>& key,
+    const stored_tensor<Stored>& value, const tensor_view<accumulator_t<Scalar>>& lse,
+    const attention_options& options, const Terms&... given) {
   problem<Scalar, Stored> p(query, key, value, {}, lse, options);
   add_terms(p.terms, given...);
 
@@ -273,7 +313,8 @@ problem<Scalar, Stored> make_score_problem(const char* function, const tensor_vi
   check_equal(function, "value: batch", value.batch, "key's batch", key.batch);
   check_equal(function, "value: num_kv_heads", value.heads, "key's num_kv_heads", key.heads);
   if (key.heads == 0 ? query.heads != 0 : query.heads % key.heads != 0)
-    fail_with("heed::", function, ": query: num_heads ", query.heads, " is not a multiple of num_kv_heads ", key.heads);
+    fail_with("heed::", function, ": query: num_heads ", query.heads,
+              " is not a multiple of num_kv_heads ", key.heads);
   if (!is_none(lse)) {
     check_view(function, "lse", lse);
     check_equal(function, "lse: batch", lse.batch, "query's batch", query.batch);
@@ -289,22 +330,26 @@ problem<Scalar, Stored> make_score_problem(const char* function, const tensor_vi
 
 /// The same for keys and values in plain tensors of the query's type.
 template <typename Scalar, typename Key, typename Value, typename... Terms>
-problem<Scalar> make_shape_problem(const char* function, const tensor_view<const Scalar>& query, const tensor_view<Key>& key,
-                                   const tensor_view<Value>& value, const attention_options& options, const Terms&... given) {
+problem<Scalar> make_shape_problem(const char* function, const tensor_view<const Scalar>& query,
+                                   const tensor_view<Key>& key, const tensor_view<Value>& value,
+                                   const attention_options& options, const Terms&... given) {
   static_assert(scalars_fit<Scalar, Key, Value>::value);
   check_view(function, "key", key);
   check_view(function, "value", value);
-  return make_score_problem<Scalar, Scalar>(function, query, tensor_view<const Scalar>(key), tensor_view<const Scalar>(value), {},
-                                            options, given...);
+  return make_score_problem<Scalar, Scalar>(function, query, tensor_view<const Scalar>(key),
+                                            tensor_view<const Scalar>(value), {}, options,
+                                            given...);
 }
 
 /// Checks every argument of `function` and makes the problem of them.
 template <typename Scalar, typename Stored, typename... Terms>
-problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_view<const Scalar>& query,
-                                            const stored_tensor<Stored>& key, const stored_tensor<Stored>& value,
-                                            const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
-                                            const attention_options& options, const Terms&... given) {
-  problem<Scalar, Stored> p = make_score_problem(function, query, key, value, lse, options, given...);
+problem<Scalar, Stored> make_stored_problem(
+    const char* function, const tensor_view<const Scalar>& query, const stored_tensor<Stored>& key,
+    const stored_tensor<Stored>& value, const tensor_view<Scalar>& out,
+    const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options,
+    const Terms&... given) {
+  problem<Scalar, Stored> p =
+      make_score_problem(function, query, key, value, lse, options, given...);
   check_view(function, "out", out);
   check_equal(function, "out: batch", out.batch, "query's batch", query.batch);
   check_equal(function, "out: num_heads", out.heads, "query's num_heads", query.heads);
@@ -312,23 +357,27 @@ problem<Scalar, Stored> make_stored_problem(const char* function, const tensor_v
   check_equal(function, "out: head_dim", out.cols, "value's head_dim", value.cols);
   p.out = out;
   const auto& terms = p.terms;
-  check_apart(function, {"out", out}, {"lse", lse}, "query", query, "key", key.elements, "value", value.elements, "keep",
-                      terms.keep, "keep", terms.keep_bytes, "keep_bits", terms.keep_bits, "bias", terms.bias, "alibi: slopes",
-                      terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors", terms.logit_scales, "key_lengths",
-                      terms.key_lengths);
+  check_apart(function, {"out", out}, {"lse", lse}, "query", query, "key", key.elements, "value",
+              value.elements, "keep", terms.keep, "keep", terms.keep_bytes, "keep_bits",
+              terms.keep_bits, "bias", terms.bias, "alibi: slopes", terms.alibi, "sinks: logits",
+              terms.sinks, "logit_scales: factors", terms.logit_scales, "key_lengths",
+              terms.key_lengths);
   return p;
 }
 
 /// The same for keys and values in plain tensors of the query's type.
-template <typename Scalar, typename Query, typename Key, typename Value, typename Lse = accumulator_t<Scalar>, typename... Terms>
-problem<Scalar> make_problem(const char* function, const tensor_view<Query>& query, const tensor_view<Key>& key,
-                             const tensor_view<Value>& value, const tensor_view<Scalar>& out, const tensor_view<Lse>& lse,
+template <typename Scalar, typename Query, typename Key, typename Value,
+          typename Lse = accumulator_t<Scalar>, typename... Terms>
+problem<Scalar> make_problem(const char* function, const tensor_view<Query>& query,
+                             const tensor_view<Key>& key, const tensor_view<Value>& value,
+                             const tensor_view<Scalar>& out, const tensor_view<Lse>& lse,
                              const attention_options& options, const Terms&... given) {
   static_assert(scalars_fit<Scalar, Query, Key, Value>::value && lse_fits<Scalar, Lse>::value);
   check_view(function, "key", key);
   check_view(function, "value", value);
-  return make_stored_problem<Scalar, Scalar>(function, query, tensor_view<const Scalar>(key), tensor_view<const Scalar>(value), out,
-                                             lse, options, given...);
+  return make_stored_problem<Scalar, Scalar>(function, query, tensor_view<const Scalar>(key),
+                                             tensor_view<const Scalar>(value), out, lse, options,
+                                             given...);
 }
 
 }  // namespace detail

@@ -21,7 +21,8 @@ namespace detail {
 /// Runs work(batch entry, head) for every head, shared out among the call's threads.
 template <typename Work>
 void for_each_head(size_type batch, size_type heads, const execution& how, const Work& work) {
-  for_each_task(batch * heads, workers_of(how), how.executor, [&](size_type task, int) { work(task / heads, task % heads); });
+  for_each_task(batch * heads, workers_of(how), how.executor,
+                [&](size_type task, int) { work(task / heads, task % heads); });
 }
 
 /// Zeros of any scalar type in memory that somebody else owns.
@@ -48,21 +49,25 @@ size_type numbers_bytes(size_type batch, size_type heads, const execution& how, 
 
 /// Runs work(batch entry, head, numbers), where the numbers are `count` zeros, for every head.
 template <typename Acc, typename Work>
-void for_each_head(size_type batch, size_type heads, const execution& how, size_type count, workspace& memory, const Work& work) {
-  char* const scratch = static_cast<char*>(memory.reserve(numbers_bytes<Acc>(batch, heads, how, count)));
+void for_each_head(size_type batch, size_type heads, const execution& how, size_type count,
+                   workspace& memory, const Work& work) {
+  char* const scratch =
+      static_cast<char*>(memory.reserve(numbers_bytes<Acc>(batch, heads, how, count)));
   for_each_task(batch * heads, workers_of(how), how.executor, [&](size_type task, int worker) {
-    const zeros<Acc> numbers(scratch + worker * padded_bytes(count * size_type{sizeof(Acc)}), count);
+    const zeros<Acc> numbers(scratch + worker * padded_bytes(count * size_type{sizeof(Acc)}),
+                             count);
     work(task / heads, task % heads, numbers.data());
   });
 }
 
 /// Batch, heads and length of one argument must be those of the argument that the function goes by.
 template <typename Given, typename Wanted>
-void check_sequence(const char* function, const char* what, const tensor_view<Given>& given, const char* whose,
-                    const tensor_view<Wanted>& wanted) {
+void check_sequence(const char* function, const char* what, const tensor_view<Given>& given,
+                    const char* whose, const tensor_view<Wanted>& wanted) {
   const auto check_axis = [&](const char* axis, size_type extent, size_type other) {
     if (extent != other)
-      fail_with("heed::", function, ": ", what, ": ", axis, " ", extent, " does not match ", whose, "'s ", axis, " ", other);
+      fail_with("heed::", function, ": ", what, ": ", axis, " ", extent, " does not match ", whose,
+                "'s ", axis, " ", other);
   };
   check_view(function, what, given);
   check_axis("batch", given.batch, wanted.batch);
@@ -72,8 +77,9 @@ void check_sequence(const char* function, const char* what, const tensor_view<Gi
 
 /// The sizes of a carried state, if there is one.
 template <typename Acc>
-void check_carry(const char* function, const std::optional<tensor_view<Acc>>& carry, size_type batch, size_type heads, size_type state_rows,
-                 const char* rows_name, size_type state_cols, const char* cols_name) {
+void check_carry(const char* function, const std::optional<tensor_view<Acc>>& carry,
+                 size_type batch, size_type heads, size_type state_rows, const char* rows_name,
+                 size_type state_cols, const char* cols_name) {
   if (!carry) return;
   check_view(function, "carry", *carry);
   check_equal(function, "carry: batch", carry->batch, "the call's batch", batch);
@@ -96,21 +102,23 @@ bool below_normal(const Acc&) {
   return false;
 }
 
-/// An entry of a state that decays counts as 0 where it is smaller than the normal numbers of float or double: nothing is left of it
-/// in any sum, and a CPU takes a hundred cycles to multiply it.
+/// An entry of a state that decays counts as 0 where it is smaller than the normal numbers of float
+/// or double: nothing is left of it in any sum, and a CPU takes a hundred cycles to multiply it.
 template <typename Acc>
 Acc settled(const Acc& x) {
   return below_normal(x) ? Acc(0) : x;
 }
-/// The recurrences in plain Eigen look for such entries once in so many tokens, and at a call's end.
+/// The recurrences in plain Eigen look for such entries once in so many tokens, and at a call's
+/// end.
 constexpr size_type tokens_to_settle = 16;
 
-/// A state as a dense matrix to work on, in `numbers` that are zeros: loaded from the caller's, if there is one, and stored back at
-/// the end.
+/// A state as a dense matrix to work on, in `numbers` that are zeros: loaded from the caller's, if
+/// there is one, and stored back at the end.
 template <typename Acc>
 class loaded_state {
  public:
-  loaded_state(Acc* numbers, const std::optional<tensor_view<Acc>>& carry, size_type b, size_type h, size_type state_rows, size_type state_cols)
+  loaded_state(Acc* numbers, const std::optional<tensor_view<Acc>>& carry, size_type b, size_type h,
+               size_type state_rows, size_type state_cols)
       : value(numbers, state_rows, state_cols) {
     if (!carry) return;
     home_ = carry->head(b, h, 0, carry->rows);
@@ -140,7 +148,8 @@ template <typename Acc>
 using state_row = Eigen::Array<Acc, 1, Eigen::Dynamic>;
 
 template <typename Acc, typename Scalar>
-void load_row(const tensor_view<Scalar>& from, size_type b, size_type h, size_type t, Eigen::Map<state_row<Acc>>& to) {
+void load_row(const tensor_view<Scalar>& from, size_type b, size_type h, size_type t,
+              Eigen::Map<state_row<Acc>>& to) {
   for (size_type c = 0; c < from.cols; ++c) to(c) = Acc(from(b, h, t, c));
 }
 

@@ -5,15 +5,16 @@
 
 #include <cmath>
 
-// The rule that makes a score of a dot product, for one pair, in any scalar type. The reference, the streaming form and the weights
-// all call it; kernel/score.inc is the same rule for a block of vectors.
+// The rule that makes a score of a dot product, for one pair, in any scalar type. The reference,
+// the streaming form and the weights all call it; kernel/score.inc is the same rule for a block of
+// vectors.
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-// Products and quotients become an Acc before they are added: a scalar that carries derivatives, however many, may have an expression
-// for each, and an expression of constants has no derivatives to add to those of a variable. A term that is absent does no arithmetic
-// for the same reason.
+// Products and quotients become an Acc before they are added: a scalar that carries derivatives,
+// however many, may have an expression for each, and an expression of constants has no derivatives
+// to add to those of a variable. A term that is absent does no arithmetic for the same reason.
 
 /// Runs a hook on one pair.
 template <typename Acc>
@@ -22,19 +23,23 @@ Acc hooked(const block_hook<Acc>& hook, const score_params<Acc>& score, Acc x, s
   return x;
 }
 
-/// Whether the masks let query i see key j. A pair that is not visible is skipped: neither its key nor its value is looked at.
+/// Whether the masks let query i see key j. A pair that is not visible is skipped: neither its key
+/// nor its value is looked at.
 template <typename Acc>
 bool visible(const score_params<Acc>& score, size i, size j) {
   if (j < i + score.band.low || j > i + score.band.high) return false;
   if (score.keep && !score.keep[i * score.keep_row + j * score.keep_col]) return false;
-  if (score.bias && is_negative_infinity(score.bias[i * score.bias_row + j * score.bias_col])) return false;
+  if (score.bias && is_negative_infinity(score.bias[i * score.bias_row + j * score.bias_col]))
+    return false;
   const block_mask_params& blocks = score.blocks;
-  if (blocks.visible && !blocks.visible[i / blocks.block_q * blocks.row + j / blocks.block_kv]) return false;
-  return !score.mask_hook.run || !is_negative_infinity(hooked(score.mask_hook, score, Acc(0), i, j));
+  if (blocks.visible && !blocks.visible[i / blocks.block_q * blocks.row + j / blocks.block_kv])
+    return false;
+  return !score.mask_hook.run ||
+         !is_negative_infinity(hooked(score.mask_hook, score, Acc(0), i, j));
 }
 
-/// The score of a visible pair: scale -> softcap -> bias and ALiBi -> score function (natural units). -infinity: the function masked
-/// it.
+/// The score of a visible pair: scale -> softcap -> bias and ALiBi -> score function (natural
+/// units). -infinity: the function masked it.
 template <typename Acc>
 Acc score_of(const score_params<Acc>& score, const Acc& dot, size i, size j) {
   using std::tanh;
@@ -49,8 +54,9 @@ Acc score_of(const score_params<Acc>& score, const Acc& dot, size i, size j) {
   return s;
 }
 
-/// The natural log-sum-exp of a row whose largest score is `max`, in units of log 2, and whose sum of 2^(s - max) is `sum`; -infinity for
-/// the empty row, which has seen no key and has no sink: its sum is exactly 0.
+/// The natural log-sum-exp of a row whose largest score is `max`, in units of log 2, and whose sum
+/// of 2^(s - max) is `sum`; -infinity for the empty row, which has seen no key and has no sink: its
+/// sum is exactly 0.
 template <typename Acc>
 Acc log_sum_exp(const Acc& max, const Acc& sum) {
   constexpr double ln2 = 0.69314718055994531;

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 
-// What functions outside the kernels do with the blocks of scores or weights that a kernel hands them.
+// What functions outside the kernels do with the blocks of scores or weights that a kernel hands
+// them.
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// The pairs of a block that position leaves visible, i + band.low <= j <= i + band.high: functions see no other.
+/// The pairs of a block that position leaves visible, i + band.low <= j <= i + band.high: functions
+/// see no other.
 template <typename Acc>
 struct visible_block : score_block<Acc> {
   detail::band band;
@@ -22,8 +24,9 @@ struct pair_hook {
   const void* context = nullptr;
 };
 
-/// Makes every element x of n that are side by side update(x, place). A kernel's scratch is nothing that `update` looks at, and the
-/// inner loop's length is known: of a simple function a compiler makes vectors, at -O2 too.
+/// Makes every element x of n that are side by side update(x, place). A kernel's scratch is nothing
+/// that `update` looks at, and the inner loop's length is known: of a simple function a compiler
+/// makes vectors, at -O2 too.
 template <typename Acc, typename Update>
 void update_line(Acc* __restrict line, size n, const Update& update) {
   constexpr size some = 8;
@@ -39,17 +42,19 @@ void update_block(const visible_block<Acc>& block, const Update& update) {
   const size low = block.band.low, high = block.band.high;
   if (block.query_step == 1) {
     for (size j = block.j_begin; j < block.j_end; ++j) {
-      const size first = (std::max)(block.i_begin, j - high), end = (std::min)(block.i_end, j - low + 1);
+      const size first = (std::max)(block.i_begin, j - high),
+                 end = (std::min)(block.i_end, j - low + 1);
       if (first < end)
-        update_line(block.data + (j - block.j_begin) * block.key_step + (first - block.i_begin), end - first,
-                    [&](const Acc& x, size q) { return update(x, first + q, j); });
+        update_line(block.data + (j - block.j_begin) * block.key_step + (first - block.i_begin),
+                    end - first, [&](const Acc& x, size q) { return update(x, first + q, j); });
     }
   } else {
     for (size i = block.i_begin; i < block.i_end; ++i) {
-      const size first = (std::max)(block.j_begin, i + low), end = (std::min)(block.j_end, i + high + 1);
+      const size first = (std::max)(block.j_begin, i + low),
+                 end = (std::min)(block.j_end, i + high + 1);
       if (first < end)
-        update_line(block.data + (i - block.i_begin) * block.query_step + (first - block.j_begin), end - first,
-                    [&](const Acc& x, size k) { return update(x, i, first + k); });
+        update_line(block.data + (i - block.i_begin) * block.query_step + (first - block.j_begin),
+                    end - first, [&](const Acc& x, size k) { return update(x, i, first + k); });
     }
   }
 }

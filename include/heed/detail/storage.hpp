@@ -13,8 +13,9 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// How numbers of a type are stored: how a kernel sees them (void: there are no kernels for them), whether each row has a scale beside it,
-/// and how a row is written. A new type of keys and values is one more of these, and a load in each file of simd/.
+/// How numbers of a type are stored: how a kernel sees them (void: there are no kernels for them),
+/// whether each row has a scale beside it, and how a row is written. A new type of keys and values
+/// is one more of these, and a load in each file of simd/.
 template <typename Stored, typename Kernel>
 struct plain_storage {
   using kernel = Kernel;
@@ -22,8 +23,10 @@ struct plain_storage {
 
   /// Writes row i of `from` as row i of `to`.
   template <typename Scalar>
-  static void store_row(const matrix_view<const Scalar>& from, const matrix_view<Stored>& to, float*, size_type i) {
-    for (size_type c = 0; c < from.cols; ++c) to(i, c) = static_cast<Stored>(accumulator_t<Scalar>(from(i, c)));
+  static void store_row(const matrix_view<const Scalar>& from, const matrix_view<Stored>& to,
+                        float*, size_type i) {
+    for (size_type c = 0; c < from.cols; ++c)
+      to(i, c) = static_cast<Stored>(accumulator_t<Scalar>(from(i, c)));
   }
 };
 
@@ -38,17 +41,21 @@ struct storage_traits<Eigen::half> : plain_storage<Eigen::half, half_bits> {};
 template <>
 struct storage_traits<Eigen::bfloat16> : plain_storage<Eigen::bfloat16, bfloat16_bits> {};
 
-/// A row is from / scale rounded to nearest, with scale = max |from| / 127. Where that is subnormal, a scale that would be rounded too far
-/// down for 127 of it to reach max |from| is the next float up; where 127 of it would overflow, the next down. A row that holds an
-/// infinity or NaN becomes NaN throughout: 0 under a scale of NaN.
+/// A row is from / scale rounded to nearest, with scale = max |from| / 127. Where that is
+/// subnormal, a scale that would be rounded too far down for 127 of it to reach max |from| is the
+/// next float up; where 127 of it would overflow, the next down. A row that holds an infinity or
+/// NaN becomes NaN throughout: 0 under a scale of NaN.
 template <>
 struct storage_traits<std::int8_t> {
   using kernel = std::int8_t;
   static constexpr bool has_scales = true;
 
   template <typename Scalar>
-  static void store_row(const matrix_view<const Scalar>& from, const matrix_view<std::int8_t>& to, float* scale, size_type i) {
-    const auto element = [&](size_type c) { return static_cast<float>(accumulator_t<Scalar>(from(i, c))); };
+  static void store_row(const matrix_view<const Scalar>& from, const matrix_view<std::int8_t>& to,
+                        float* scale, size_type i) {
+    const auto element = [&](size_type c) {
+      return static_cast<float>(accumulator_t<Scalar>(from(i, c)));
+    };
     float largest = 0;
     bool finite = true;
     for (size_type c = 0; c < from.cols; ++c) {
@@ -60,7 +67,8 @@ struct storage_traits<std::int8_t> {
     if (some && largest >= 127.5f * *scale) *scale += std::numeric_limits<float>::denorm_min();
     if (some && !is_finite(127 * *scale)) *scale = std::nextafter(*scale, 0.0f);
     // Divided, since 1 / scale overflows where the row is small.
-    for (size_type c = 0; c < from.cols; ++c) to(i, c) = some ? static_cast<std::int8_t>(std::lrint(element(c) / *scale)) : std::int8_t{0};
+    for (size_type c = 0; c < from.cols; ++c)
+      to(i, c) = some ? static_cast<std::int8_t>(std::lrint(element(c) / *scale)) : std::int8_t{0};
   }
 };
 

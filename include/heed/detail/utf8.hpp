@@ -11,16 +11,22 @@ namespace detail {
 /// The replacement of a byte sequence that is not UTF-8.
 constexpr char32_t replacement_character = 0xFFFD;
 
-/// Reads the code point at text[at] and moves `at` past it. Bytes that are not well-formed UTF-8 (overlong forms, surrogates and
-/// values past U+10FFFF too) give U+FFFD, one for each maximal part (Unicode standard, section 3.9, table 3-7). Requires at <
-/// text.size().
+/// Reads the code point at text[at] and moves `at` past it. Bytes that are not well-formed UTF-8
+/// (overlong forms, surrogates and values past U+10FFFF too) give U+FFFD, one for each maximal part
+/// (Unicode standard, section 3.9, table 3-7). Requires at < text.size().
 inline char32_t next_code_point(const std::string& text, std::size_t& at) {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto byte = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
   const unsigned lead = byte(at++);
   if (lead < 0x80) return lead;
-  const int length = lead >= 0xC2 && lead < 0xE0 ? 2 : lead >= 0xE0 && lead < 0xF0 ? 3 : lead >= 0xF0 && lead < 0xF5 ? 4 : 0;
+  const int length = lead >= 0xC2 && lead < 0xE0   ? 2
+                     : lead >= 0xE0 && lead < 0xF0 ? 3
+                     : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                   : 0;
   if (length == 0) return replacement_character;
-  // The second byte decides whether the form is overlong, a surrogate or too large; the others are free.
+  // The second byte decides whether the form is overlong, a surrogate or too large; the others are
+  // free.
   unsigned low = lead == 0xE0 ? 0xA0u : lead == 0xF0 ? 0x90u : 0x80u;
   unsigned high = lead == 0xED ? 0x9Fu : lead == 0xF4 ? 0x8Fu : 0xBFu;
   char32_t code = lead & (0x7Fu >> length);
@@ -36,7 +42,9 @@ inline char32_t next_code_point(const std::string& text, std::size_t& at) {
 }
 
 inline void append_utf8(std::string& text, char32_t code) {
-  const auto put = [&](char32_t byte) { text.push_back(static_cast<char>(static_cast<unsigned char>(byte))); };
+  const auto put = [&](char32_t byte) {
+    text.push_back(static_cast<char>(static_cast<unsigned char>(byte)));
+  };
   if (code < 0x80) {
     put(code);
   } else if (code < 0x800) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// What kernels are written with: the parameters that plans hand them, the rule of a score, and the macros of their regions.
+// What kernels are written with: the parameters that plans hand them, the rule of a score, and the
+// macros of their regions.
 
 #include <heed/detail/decode_params.hpp>
 #include <heed/detail/gemm_params.hpp>

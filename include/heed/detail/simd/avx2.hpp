@@ -30,7 +30,9 @@ struct f32 {
   HEED_INLINE static f32 zero() { return {_mm256_setzero_ps()}; }
   HEED_INLINE static f32 broadcast(float x) { return {_mm256_set1_ps(x)}; }
   HEED_INLINE static f32 load(const float* p) { return {_mm256_loadu_ps(p)}; }
-  HEED_INLINE static f32 load(const float* p, size n) { return {_mm256_maskload_ps(p, first_bits(n))}; }
+  HEED_INLINE static f32 load(const float* p, size n) {
+    return {_mm256_maskload_ps(p, first_bits(n))};
+  }
   HEED_INLINE void store(float* p) const { _mm256_storeu_ps(p, reg); }
   HEED_INLINE void store(float* p, size n) const { _mm256_maskstore_ps(p, first_bits(n), reg); }
 
@@ -53,9 +55,12 @@ struct f32 {
     const __m256i bits = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
   }
-  HEED_INLINE __m128i narrow(const half_bits*) const { return _mm256_cvtps_ph(reg, _MM_FROUND_TO_NEAREST_INT); }
+  HEED_INLINE __m128i narrow(const half_bits*) const {
+    return _mm256_cvtps_ph(reg, _MM_FROUND_TO_NEAREST_INT);
+  }
   HEED_INLINE static f32 load(const std::int8_t* p) {
-    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))};
+    return {_mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))};
   }
   template <typename Bits>
   HEED_INLINE static f32 load(const Bits* p) {
@@ -84,12 +89,12 @@ HEED_INLINE f32 operator-(f32 a, f32 b) { return {_mm256_sub_ps(a.reg, b.reg)}; 
 HEED_INLINE f32 operator*(f32 a, f32 b) { return {_mm256_mul_ps(a.reg, b.reg)}; }
 HEED_INLINE f32 operator/(f32 a, f32 b) { return {_mm256_div_ps(a.reg, b.reg)}; }
 HEED_INLINE f32 fma(f32 a, f32 b, f32 c) { return {_mm256_fmadd_ps(a.reg, b.reg, c.reg)}; }
-HEED_INLINE f32 (max)(f32 a, f32 b) { return {_mm256_max_ps(a.reg, b.reg)}; }
+HEED_INLINE f32(max)(f32 a, f32 b) { return {_mm256_max_ps(a.reg, b.reg)}; }
 HEED_INLINE f32 held(f32 a) {
   __asm__("" : "+x"(a.reg));
   return a;
 }
-HEED_INLINE f32 (abs)(f32 a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.reg)}; }
+HEED_INLINE f32(abs)(f32 a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.reg)}; }
 HEED_INLINE f32 with_sign(f32 a, f32 b) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_or_ps(_mm256_andnot_ps(sign, a.reg), _mm256_and_ps(sign, b.reg))};
@@ -100,15 +105,19 @@ HEED_INLINE f32 split(f32 a, f32& rest) {
   return whole;
 }
 HEED_INLINE f32 scale(f32 a, f32 n) {
-  return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.reg), _mm256_slli_epi32(_mm256_cvtps_epi32(n.reg), 23)))};
+  return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.reg),
+                                               _mm256_slli_epi32(_mm256_cvtps_epi32(n.reg), 23)))};
 }
-HEED_INLINE f32 split(f32::mask m, f32 a, f32& rest) { return split({_mm256_and_ps(m.reg, a.reg)}, rest); }
+HEED_INLINE f32 split(f32::mask m, f32 a, f32& rest) {
+  return split({_mm256_and_ps(m.reg, a.reg)}, rest);
+}
 HEED_INLINE f32 scale(f32::mask m, f32 a, f32 n) { return {_mm256_and_ps(m.reg, scale(a, n).reg)}; }
 HEED_INLINE f32::mask less(f32 a, f32 b) { return {_mm256_cmp_ps(a.reg, b.reg, _CMP_LT_OQ)}; }
 HEED_INLINE f32::mask not_less(f32 a, f32 b) { return {_mm256_cmp_ps(a.reg, b.reg, _CMP_NLT_UQ)}; }
 HEED_INLINE f32::mask not_finite(f32 a) {
   const __m256i exponent = _mm256_set1_epi32(0x7f800000);
-  return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(a.reg), exponent), exponent))};
+  return {_mm256_castsi256_ps(
+      _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(a.reg), exponent), exponent))};
 }
 HEED_INLINE f32::mask operator&(f32::mask a, f32::mask b) { return {_mm256_and_ps(a.reg, b.reg)}; }
 HEED_INLINE f32::mask operator|(f32::mask a, f32::mask b) { return {_mm256_or_ps(a.reg, b.reg)}; }
@@ -117,7 +126,9 @@ HEED_INLINE f32::mask operator~(f32::mask a) {
 }
 HEED_INLINE bool any(f32::mask m) { return _mm256_movemask_ps(m.reg) != 0; }
 HEED_INLINE bool all(f32::mask m) { return _mm256_movemask_ps(m.reg) == 0xff; }
-HEED_INLINE f32 select(f32::mask m, f32 a, f32 b) { return {_mm256_blendv_ps(b.reg, a.reg, m.reg)}; }
+HEED_INLINE f32 select(f32::mask m, f32 a, f32 b) {
+  return {_mm256_blendv_ps(b.reg, a.reg, m.reg)};
+}
 
 HEED_INLINE f32 unpack_low(f32 a, f32 b) { return {_mm256_unpacklo_ps(a.reg, b.reg)}; }
 HEED_INLINE f32 unpack_high(f32 a, f32 b) { return {_mm256_unpackhi_ps(a.reg, b.reg)}; }
@@ -185,7 +196,9 @@ struct f64 {
   HEED_INLINE static f64 zero() { return {_mm256_setzero_pd()}; }
   HEED_INLINE static f64 broadcast(double x) { return {_mm256_set1_pd(x)}; }
   HEED_INLINE static f64 load(const double* p) { return {_mm256_loadu_pd(p)}; }
-  HEED_INLINE static f64 load(const double* p, size n) { return {_mm256_maskload_pd(p, first_bits(n))}; }
+  HEED_INLINE static f64 load(const double* p, size n) {
+    return {_mm256_maskload_pd(p, first_bits(n))};
+  }
   HEED_INLINE void store(double* p) const { _mm256_storeu_pd(p, reg); }
   HEED_INLINE void store(double* p, size n) const { _mm256_maskstore_pd(p, first_bits(n), reg); }
 };
@@ -195,12 +208,12 @@ HEED_INLINE f64 operator-(f64 a, f64 b) { return {_mm256_sub_pd(a.reg, b.reg)}; 
 HEED_INLINE f64 operator*(f64 a, f64 b) { return {_mm256_mul_pd(a.reg, b.reg)}; }
 HEED_INLINE f64 operator/(f64 a, f64 b) { return {_mm256_div_pd(a.reg, b.reg)}; }
 HEED_INLINE f64 fma(f64 a, f64 b, f64 c) { return {_mm256_fmadd_pd(a.reg, b.reg, c.reg)}; }
-HEED_INLINE f64 (max)(f64 a, f64 b) { return {_mm256_max_pd(a.reg, b.reg)}; }
+HEED_INLINE f64(max)(f64 a, f64 b) { return {_mm256_max_pd(a.reg, b.reg)}; }
 HEED_INLINE f64 held(f64 a) {
   __asm__("" : "+x"(a.reg));
   return a;
 }
-HEED_INLINE f64 (abs)(f64 a) { return {_mm256_andnot_pd(_mm256_set1_pd(-0.0), a.reg)}; }
+HEED_INLINE f64(abs)(f64 a) { return {_mm256_andnot_pd(_mm256_set1_pd(-0.0), a.reg)}; }
 HEED_INLINE f64 with_sign(f64 a, f64 b) {
   const __m256d sign = _mm256_set1_pd(-0.0);
   return {_mm256_or_pd(_mm256_andnot_pd(sign, a.reg), _mm256_and_pd(sign, b.reg))};
@@ -211,16 +224,22 @@ HEED_INLINE f64 split(f64 a, f64& rest) {
   return whole;
 }
 HEED_INLINE f64 scale(f64 a, f64 n) {
-  const f64 biased = n + f64::broadcast(6755399441056767);  // 1.5 * 2^52 + 1023: the lowest bits are those of the exponent of 2^n
+  const f64 biased =
+      n +
+      f64::broadcast(
+          6755399441056767);  // 1.5 * 2^52 + 1023: the lowest bits are those of the exponent of 2^n
   return a * f64{_mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(biased.reg), 52))};
 }
-HEED_INLINE f64 split(f64::mask m, f64 a, f64& rest) { return split({_mm256_and_pd(m.reg, a.reg)}, rest); }
+HEED_INLINE f64 split(f64::mask m, f64 a, f64& rest) {
+  return split({_mm256_and_pd(m.reg, a.reg)}, rest);
+}
 HEED_INLINE f64 scale(f64::mask m, f64 a, f64 n) { return {_mm256_and_pd(m.reg, scale(a, n).reg)}; }
 HEED_INLINE f64::mask less(f64 a, f64 b) { return {_mm256_cmp_pd(a.reg, b.reg, _CMP_LT_OQ)}; }
 HEED_INLINE f64::mask not_less(f64 a, f64 b) { return {_mm256_cmp_pd(a.reg, b.reg, _CMP_NLT_UQ)}; }
 HEED_INLINE f64::mask not_finite(f64 a) {
   const __m256i exponent = _mm256_set1_epi64x(0x7ff0000000000000);
-  return {_mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(_mm256_castpd_si256(a.reg), exponent), exponent))};
+  return {_mm256_castsi256_pd(
+      _mm256_cmpeq_epi64(_mm256_and_si256(_mm256_castpd_si256(a.reg), exponent), exponent))};
 }
 HEED_INLINE f64::mask operator&(f64::mask a, f64::mask b) { return {_mm256_and_pd(a.reg, b.reg)}; }
 HEED_INLINE f64::mask operator|(f64::mask a, f64::mask b) { return {_mm256_or_pd(a.reg, b.reg)}; }
@@ -229,7 +248,9 @@ HEED_INLINE f64::mask operator~(f64::mask a) {
 }
 HEED_INLINE bool any(f64::mask m) { return _mm256_movemask_pd(m.reg) != 0; }
 HEED_INLINE bool all(f64::mask m) { return _mm256_movemask_pd(m.reg) == 0xf; }
-HEED_INLINE f64 select(f64::mask m, f64 a, f64 b) { return {_mm256_blendv_pd(b.reg, a.reg, m.reg)}; }
+HEED_INLINE f64 select(f64::mask m, f64 a, f64 b) {
+  return {_mm256_blendv_pd(b.reg, a.reg, m.reg)};
+}
 
 HEED_INLINE f64 unpack_low(f64 a, f64 b) { return {_mm256_unpacklo_pd(a.reg, b.reg)}; }
 HEED_INLINE f64 unpack_high(f64 a, f64 b) { return {_mm256_unpackhi_pd(a.reg, b.reg)}; }

@@ -7,7 +7,8 @@ HEED_NAMESPACE_BEGIN
 HEED_BEGIN_AVX512
 
 #if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wsign-conversion"  // at -O0 the intrinsics are macros, whose masks of all ones are -1
+#pragma GCC diagnostic ignored \
+    "-Wsign-conversion"  // at -O0 the intrinsics are macros, whose masks of all ones are -1
 #endif
 
 // The vectors of AVX-512 (F, DQ, BW, VL); the operations are described in region.hpp.
@@ -20,7 +21,9 @@ struct f32 {
   };
   __m512 reg;
 
-  HEED_INLINE static __mmask16 first_bits(size n) { return static_cast<__mmask16>(n >= 16 ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1u); }
+  HEED_INLINE static __mmask16 first_bits(size n) {
+    return static_cast<__mmask16>(n >= 16 ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1u);
+  }
   HEED_INLINE static mask first(size n) { return {first_bits(n)}; }
   HEED_INLINE static mask load_mask(const bool* p, size n) {
     const __m128i bytes = _mm_maskz_loadu_epi8(first_bits(n), p);
@@ -29,7 +32,9 @@ struct f32 {
   HEED_INLINE static f32 zero() { return {_mm512_setzero_ps()}; }
   HEED_INLINE static f32 broadcast(float x) { return {_mm512_set1_ps(x)}; }
   HEED_INLINE static f32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
-  HEED_INLINE static f32 load(const float* p, size n) { return {_mm512_maskz_loadu_ps(first_bits(n), p)}; }
+  HEED_INLINE static f32 load(const float* p, size n) {
+    return {_mm512_maskz_loadu_ps(first_bits(n), p)};
+  }
   HEED_INLINE void store(float* p) const { _mm512_storeu_ps(p, reg); }
   HEED_INLINE void store(float* p, size n) const { _mm512_mask_storeu_ps(p, first_bits(n), reg); }
 
@@ -50,9 +55,12 @@ struct f32 {
     const __m512i bits = _mm512_mask_mov_epi32(rounded, _mm512_fpclass_ps_mask(reg, 0x81), quiet);
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16));
   }
-  HEED_INLINE __m256i narrow(const half_bits*) const { return _mm512_cvtps_ph(reg, _MM_FROUND_TO_NEAREST_INT); }
+  HEED_INLINE __m256i narrow(const half_bits*) const {
+    return _mm512_cvtps_ph(reg, _MM_FROUND_TO_NEAREST_INT);
+  }
   HEED_INLINE static f32 load(const std::int8_t* p) {
-    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+    return {_mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
   }
   HEED_INLINE static f32 load(const std::int8_t* p, size n) {
     return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first_bits(n), p)))};
@@ -80,12 +88,12 @@ HEED_INLINE f32 operator-(f32 a, f32 b) { return {_mm512_sub_ps(a.reg, b.reg)}; 
 HEED_INLINE f32 operator*(f32 a, f32 b) { return {_mm512_mul_ps(a.reg, b.reg)}; }
 HEED_INLINE f32 operator/(f32 a, f32 b) { return {_mm512_div_ps(a.reg, b.reg)}; }
 HEED_INLINE f32 fma(f32 a, f32 b, f32 c) { return {_mm512_fmadd_ps(a.reg, b.reg, c.reg)}; }
-HEED_INLINE f32 (max)(f32 a, f32 b) { return {_mm512_max_ps(a.reg, b.reg)}; }
+HEED_INLINE f32(max)(f32 a, f32 b) { return {_mm512_max_ps(a.reg, b.reg)}; }
 HEED_INLINE f32 held(f32 a) {
   __asm__("" : "+v"(a.reg));
   return a;
 }
-HEED_INLINE f32 (abs)(f32 a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.reg)}; }
+HEED_INLINE f32(abs)(f32 a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.reg)}; }
 HEED_INLINE f32 with_sign(f32 a, f32 b) {
   const __m512 sign = _mm512_set1_ps(-0.0f);
   return {_mm512_or_ps(_mm512_andnot_ps(sign, a.reg), _mm512_and_ps(sign, b.reg))};
@@ -99,16 +107,26 @@ HEED_INLINE f32 split(f32::mask m, f32 a, f32& rest) {
   return a;
 }
 HEED_INLINE f32 scale(f32 a, f32 n) { return {_mm512_scalef_ps(a.reg, n.reg)}; }
-HEED_INLINE f32 scale(f32::mask m, f32 a, f32 n) { return {_mm512_maskz_scalef_ps(m.reg, a.reg, n.reg)}; }
+HEED_INLINE f32 scale(f32::mask m, f32 a, f32 n) {
+  return {_mm512_maskz_scalef_ps(m.reg, a.reg, n.reg)};
+}
 HEED_INLINE f32::mask less(f32 a, f32 b) { return {_mm512_cmp_ps_mask(a.reg, b.reg, _CMP_LT_OQ)}; }
-HEED_INLINE f32::mask not_less(f32 a, f32 b) { return {_mm512_cmp_ps_mask(a.reg, b.reg, _CMP_NLT_UQ)}; }
+HEED_INLINE f32::mask not_less(f32 a, f32 b) {
+  return {_mm512_cmp_ps_mask(a.reg, b.reg, _CMP_NLT_UQ)};
+}
 HEED_INLINE f32::mask not_finite(f32 a) { return {_mm512_fpclass_ps_mask(a.reg, 0x99)}; }
-HEED_INLINE f32::mask operator&(f32::mask a, f32::mask b) { return {static_cast<__mmask16>(a.reg & b.reg)}; }
-HEED_INLINE f32::mask operator|(f32::mask a, f32::mask b) { return {static_cast<__mmask16>(a.reg | b.reg)}; }
+HEED_INLINE f32::mask operator&(f32::mask a, f32::mask b) {
+  return {static_cast<__mmask16>(a.reg & b.reg)};
+}
+HEED_INLINE f32::mask operator|(f32::mask a, f32::mask b) {
+  return {static_cast<__mmask16>(a.reg | b.reg)};
+}
 HEED_INLINE f32::mask operator~(f32::mask a) { return {static_cast<__mmask16>(~a.reg)}; }
 HEED_INLINE bool any(f32::mask m) { return m.reg != 0; }
 HEED_INLINE bool all(f32::mask m) { return m.reg == 0xffff; }
-HEED_INLINE f32 select(f32::mask m, f32 a, f32 b) { return {_mm512_mask_mov_ps(b.reg, m.reg, a.reg)}; }
+HEED_INLINE f32 select(f32::mask m, f32 a, f32 b) {
+  return {_mm512_mask_mov_ps(b.reg, m.reg, a.reg)};
+}
 
 HEED_INLINE f32 unpack_low(f32 a, f32 b) { return {_mm512_unpacklo_ps(a.reg, b.reg)}; }
 HEED_INLINE f32 unpack_high(f32 a, f32 b) { return {_mm512_unpackhi_ps(a.reg, b.reg)}; }
@@ -165,7 +183,9 @@ struct f64 {
   };
   __m512d reg;
 
-  HEED_INLINE static __mmask8 first_bits(size n) { return static_cast<__mmask8>(n >= 8 ? 0xffu : n <= 0 ? 0u : (1u << n) - 1u); }
+  HEED_INLINE static __mmask8 first_bits(size n) {
+    return static_cast<__mmask8>(n >= 8 ? 0xffu : n <= 0 ? 0u : (1u << n) - 1u);
+  }
   HEED_INLINE static mask first(size n) { return {first_bits(n)}; }
   HEED_INLINE static mask load_mask(const bool* p, size n) {
     const __m128i bytes = _mm_maskz_loadu_epi8(first_bits(n), p);
@@ -174,7 +194,9 @@ struct f64 {
   HEED_INLINE static f64 zero() { return {_mm512_setzero_pd()}; }
   HEED_INLINE static f64 broadcast(double x) { return {_mm512_set1_pd(x)}; }
   HEED_INLINE static f64 load(const double* p) { return {_mm512_loadu_pd(p)}; }
-  HEED_INLINE static f64 load(const double* p, size n) { return {_mm512_maskz_loadu_pd(first_bits(n), p)}; }
+  HEED_INLINE static f64 load(const double* p, size n) {
+    return {_mm512_maskz_loadu_pd(first_bits(n), p)};
+  }
   HEED_INLINE void store(double* p) const { _mm512_storeu_pd(p, reg); }
   HEED_INLINE void store(double* p, size n) const { _mm512_mask_storeu_pd(p, first_bits(n), reg); }
 };
@@ -184,12 +206,12 @@ HEED_INLINE f64 operator-(f64 a, f64 b) { return {_mm512_sub_pd(a.reg, b.reg)}; 
 HEED_INLINE f64 operator*(f64 a, f64 b) { return {_mm512_mul_pd(a.reg, b.reg)}; }
 HEED_INLINE f64 operator/(f64 a, f64 b) { return {_mm512_div_pd(a.reg, b.reg)}; }
 HEED_INLINE f64 fma(f64 a, f64 b, f64 c) { return {_mm512_fmadd_pd(a.reg, b.reg, c.reg)}; }
-HEED_INLINE f64 (max)(f64 a, f64 b) { return {_mm512_max_pd(a.reg, b.reg)}; }
+HEED_INLINE f64(max)(f64 a, f64 b) { return {_mm512_max_pd(a.reg, b.reg)}; }
 HEED_INLINE f64 held(f64 a) {
   __asm__("" : "+v"(a.reg));
   return a;
 }
-HEED_INLINE f64 (abs)(f64 a) { return {_mm512_andnot_pd(_mm512_set1_pd(-0.0), a.reg)}; }
+HEED_INLINE f64(abs)(f64 a) { return {_mm512_andnot_pd(_mm512_set1_pd(-0.0), a.reg)}; }
 HEED_INLINE f64 with_sign(f64 a, f64 b) {
   const __m512d sign = _mm512_set1_pd(-0.0);
   return {_mm512_or_pd(_mm512_andnot_pd(sign, a.reg), _mm512_and_pd(sign, b.reg))};
@@ -203,16 +225,26 @@ HEED_INLINE f64 split(f64::mask m, f64 a, f64& rest) {
   return a;
 }
 HEED_INLINE f64 scale(f64 a, f64 n) { return {_mm512_scalef_pd(a.reg, n.reg)}; }
-HEED_INLINE f64 scale(f64::mask m, f64 a, f64 n) { return {_mm512_maskz_scalef_pd(m.reg, a.reg, n.reg)}; }
+HEED_INLINE f64 scale(f64::mask m, f64 a, f64 n) {
+  return {_mm512_maskz_scalef_pd(m.reg, a.reg, n.reg)};
+}
 HEED_INLINE f64::mask less(f64 a, f64 b) { return {_mm512_cmp_pd_mask(a.reg, b.reg, _CMP_LT_OQ)}; }
-HEED_INLINE f64::mask not_less(f64 a, f64 b) { return {_mm512_cmp_pd_mask(a.reg, b.reg, _CMP_NLT_UQ)}; }
+HEED_INLINE f64::mask not_less(f64 a, f64 b) {
+  return {_mm512_cmp_pd_mask(a.reg, b.reg, _CMP_NLT_UQ)};
+}
 HEED_INLINE f64::mask not_finite(f64 a) { return {_mm512_fpclass_pd_mask(a.reg, 0x99)}; }
-HEED_INLINE f64::mask operator&(f64::mask a, f64::mask b) { return {static_cast<__mmask8>(a.reg & b.reg)}; }
-HEED_INLINE f64::mask operator|(f64::mask a, f64::mask b) { return {static_cast<__mmask8>(a.reg | b.reg)}; }
+HEED_INLINE f64::mask operator&(f64::mask a, f64::mask b) {
+  return {static_cast<__mmask8>(a.reg & b.reg)};
+}
+HEED_INLINE f64::mask operator|(f64::mask a, f64::mask b) {
+  return {static_cast<__mmask8>(a.reg | b.reg)};
+}
 HEED_INLINE f64::mask operator~(f64::mask a) { return {static_cast<__mmask8>(~a.reg)}; }
 HEED_INLINE bool any(f64::mask m) { return m.reg != 0; }
 HEED_INLINE bool all(f64::mask m) { return m.reg == 0xff; }
-HEED_INLINE f64 select(f64::mask m, f64 a, f64 b) { return {_mm512_mask_mov_pd(b.reg, m.reg, a.reg)}; }
+HEED_INLINE f64 select(f64::mask m, f64 a, f64 b) {
+  return {_mm512_mask_mov_pd(b.reg, m.reg, a.reg)};
+}
 
 HEED_INLINE f64 unpack_low(f64 a, f64 b) { return {_mm512_unpacklo_pd(a.reg, b.reg)}; }
 HEED_INLINE f64 unpack_high(f64 a, f64 b) { return {_mm512_unpackhi_pd(a.reg, b.reg)}; }
@@ -239,7 +271,8 @@ HEED_INLINE void transpose(f64 (&v)[8]) {
 HEED_INLINE f64 sums(const f64 (&v)[8]) {
   f64 t[4];
   HEED_UNROLL
-  for (int i = 0; i < 4; ++i) t[i] = unpack_low(v[2 * i], v[2 * i + 1]) + unpack_high(v[2 * i], v[2 * i + 1]);
+  for (int i = 0; i < 4; ++i)
+    t[i] = unpack_low(v[2 * i], v[2 * i + 1]) + unpack_high(v[2 * i], v[2 * i + 1]);
   const f64 a = even_quarters(t[0], t[1]) + odd_quarters(t[0], t[1]);
   const f64 b = even_quarters(t[2], t[3]) + odd_quarters(t[2], t[3]);
   return even_quarters(a, b) + odd_quarters(a, b);

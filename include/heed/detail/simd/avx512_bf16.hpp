@@ -6,8 +6,8 @@
 HEED_NAMESPACE_BEGIN
 HEED_BEGIN_AVX512_BF16
 
-// What AVX512-BF16 adds to the vectors of AVX-512: pairs of bfloat16, a pair a lane, and the product that adds both of a pair to a
-// float.
+// What AVX512-BF16 adds to the vectors of AVX-512: pairs of bfloat16, a pair a lane, and the
+// product that adds both of a pair to a float.
 
 using namespace avx512;
 
@@ -23,7 +23,8 @@ struct bf16_pairs {
     __builtin_memcpy(&both, p, sizeof both);
     return {_mm512_set1_epi32(both)};
   }
-  /// Numbers side by side, any alignment; with n (0 <= n <= 32) the rest are 0 and memory past them is not touched.
+  /// Numbers side by side, any alignment; with n (0 <= n <= 32) the rest are 0 and memory past them
+  /// is not touched.
   HEED_INLINE static bf16_pairs load(const void* p) { return {_mm512_loadu_si512(p)}; }
   HEED_INLINE static bf16_pairs load(const bfloat16_bits* p, size n) {
     return {_mm512_maskz_loadu_epi16(n >= 32 ? 0xffffffffu : (1u << n) - 1u, p)};
@@ -34,18 +35,22 @@ struct bf16_pairs {
 
   /// The pairs (a, b) of numbers that are bfloat16 already.
   HEED_INLINE static bf16_pairs of(f32 a, f32 b) {
-    return {_mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(a.reg), 16), _mm512_castps_si512(b.reg))};
+    return {_mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(a.reg), 16),
+                            _mm512_castps_si512(b.reg))};
   }
   /// The pairs (a, b), rounded to nearest even.
   HEED_INLINE static bf16_pairs rounded(f32 a, f32 b) {
     const __m512i lanes_of_a_then_b = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.reg, a.reg));
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4,
-                                           19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return {_mm512_permutexvar_epi16(order, lanes_of_a_then_b)};
   }
-  /// The first of each pair where `first` is true, the second where `second` is; the others become 0.
+  /// The first of each pair where `first` is true, the second where `second` is; the others become
+  /// 0.
   HEED_INLINE bf16_pairs only(f32::mask first, f32::mask second) const {
-    const __m512i one = _mm512_maskz_set1_epi32(first.reg, 0xffff), other = _mm512_maskz_set1_epi32(second.reg, -0x10000);
+    const __m512i one = _mm512_maskz_set1_epi32(first.reg, 0xffff),
+                  other = _mm512_maskz_set1_epi32(second.reg, -0x10000);
     return {_mm512_and_si512(reg, _mm512_or_si512(one, other))};
   }
   HEED_INLINE bool all_finite() const {
@@ -56,7 +61,8 @@ struct bf16_pairs {
 
 /// c + a.second * b.second + a.first * b.first, rounded twice; denormal numbers are taken as 0.
 HEED_INLINE f32 fma(bf16_pairs a, bf16_pairs b, f32 c) {
-  return {_mm512_dpbf16_ps(c.reg, reinterpret_cast<__m512bh>(a.reg), reinterpret_cast<__m512bh>(b.reg))};
+  return {_mm512_dpbf16_ps(c.reg, reinterpret_cast<__m512bh>(a.reg),
+                           reinterpret_cast<__m512bh>(b.reg))};
 }
 
 #include <heed/detail/kernel/pair_form.inc>
@@ -65,7 +71,8 @@ HEED_INLINE f32 fma(bf16_pairs a, bf16_pairs b, f32 c) {
 struct kernels : avx512::kernels {
   template <typename In, typename Stored, typename Acc>
   static forward_kernel<In, Stored, Acc> attention() {
-    if constexpr (std::is_same<In, bfloat16_bits>::value && std::is_same<Stored, bfloat16_bits>::value) {
+    if constexpr (std::is_same<In, bfloat16_bits>::value &&
+                  std::is_same<Stored, bfloat16_bits>::value) {
       return {forward<f32, In, Stored>, forward_width<f32>};
     } else {
       return avx512::kernels::attention<In, Stored, Acc>();

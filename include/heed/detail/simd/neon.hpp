@@ -37,17 +37,20 @@ struct f32 {
     return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(bytes)))))};
   }
   HEED_INLINE static f32 load(const bfloat16_bits* p) {
-    return {vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)), 16))};
+    return {vreinterpretq_f32_u32(
+        vshll_n_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)), 16))};
   }
   HEED_INLINE static f32 load(const half_bits* p) {
-    return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p))))};
+    return {
+        vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p))))};
   }
   HEED_INLINE void store(bfloat16_bits* p) const {
     const uint32x4_t u = vreinterpretq_u32_f32(reg);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
     const uint32x4_t rounded = vaddq_u32(u, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
     const uint32x4_t quiet = vorrq_u32(u, vdupq_n_u32(0x400000));
-    const uint32x4_t nan = vcgtq_u32(vandq_u32(u, vdupq_n_u32(0x7fffffff)), vdupq_n_u32(0x7f800000));
+    const uint32x4_t nan =
+        vcgtq_u32(vandq_u32(u, vdupq_n_u32(0x7fffffff)), vdupq_n_u32(0x7f800000));
     vst1_u16(reinterpret_cast<std::uint16_t*>(p), vshrn_n_u32(vbslq_u32(nan, quiet, rounded), 16));
   }
   HEED_INLINE void store(half_bits* p) const {
@@ -77,17 +80,21 @@ HEED_INLINE f32 held(f32 a) {
   __asm__("" : "+w"(a.reg));
   return a;
 }
-HEED_INLINE f32 (abs)(f32 a) { return {vabsq_f32(a.reg)}; }
-HEED_INLINE f32 with_sign(f32 a, f32 b) { return {vbslq_f32(vdupq_n_u32(0x80000000u), b.reg, a.reg)}; }
+HEED_INLINE f32(abs)(f32 a) { return {vabsq_f32(a.reg)}; }
+HEED_INLINE f32 with_sign(f32 a, f32 b) {
+  return {vbslq_f32(vdupq_n_u32(0x80000000u), b.reg, a.reg)};
+}
 HEED_INLINE f32 split(f32 a, f32& rest) {
   const f32 whole = {vrndmq_f32(a.reg)};
   rest = a - whole;
   return whole;
 }
 HEED_INLINE f32 scale(f32 a, f32 n) {
-  return {vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a.reg), vshlq_n_s32(vcvtnq_s32_f32(n.reg), 23)))};
+  return {vreinterpretq_f32_s32(
+      vaddq_s32(vreinterpretq_s32_f32(a.reg), vshlq_n_s32(vcvtnq_s32_f32(n.reg), 23)))};
 }
-// The intrinsics for comparisons are the compiler's own operators, which -ffast-math may turn round.
+// The intrinsics for comparisons are the compiler's own operators, which -ffast-math may turn
+// round.
 HEED_INLINE f32::mask less(f32 a, f32 b) {
   f32::mask m;
   __asm__("fcmgt %0.4s, %1.4s, %2.4s" : "=w"(m.reg) : "w"(b.reg), "w"(a.reg));
@@ -104,7 +111,9 @@ HEED_INLINE f32::mask not_less(f32 a, f32 b) { return ~less(a, b); }
 HEED_INLINE bool any(f32::mask m) { return vmaxvq_u32(m.reg) != 0; }
 HEED_INLINE bool all(f32::mask m) { return vminvq_u32(m.reg) != 0; }
 HEED_INLINE f32 select(f32::mask m, f32 a, f32 b) { return {vbslq_f32(m.reg, a.reg, b.reg)}; }
-HEED_INLINE f32 split(f32::mask m, f32 a, f32& rest) { return split(select(m, a, f32::zero()), rest); }
+HEED_INLINE f32 split(f32::mask m, f32 a, f32& rest) {
+  return split(select(m, a, f32::zero()), rest);
+}
 HEED_INLINE f32 scale(f32::mask m, f32 a, f32 n) { return select(m, scale(a, n), f32::zero()); }
 
 HEED_INLINE void transpose(f32 (&v)[4]) {
@@ -117,7 +126,9 @@ HEED_INLINE void transpose(f32 (&v)[4]) {
   v[2].reg = vreinterpretq_f32_f64(vtrn2q_f64(a, c));
   v[3].reg = vreinterpretq_f32_f64(vtrn2q_f64(b, d));
 }
-HEED_INLINE f32 sums(const f32 (&v)[4]) { return {vpaddq_f32(vpaddq_f32(v[0].reg, v[1].reg), vpaddq_f32(v[2].reg, v[3].reg))}; }
+HEED_INLINE f32 sums(const f32 (&v)[4]) {
+  return {vpaddq_f32(vpaddq_f32(v[0].reg, v[1].reg), vpaddq_f32(v[2].reg, v[3].reg))};
+}
 HEED_INLINE float sum(f32 a) { return vaddvq_f32(a.reg); }
 
 struct f64 {
@@ -128,9 +139,13 @@ struct f64 {
   };
   float64x2_t reg;
 
-  HEED_INLINE static mask bits(bool a, bool b) { return {uint64x2_t{a ? ~std::uint64_t(0) : 0, b ? ~std::uint64_t(0) : 0}}; }
+  HEED_INLINE static mask bits(bool a, bool b) {
+    return {uint64x2_t{a ? ~std::uint64_t(0) : 0, b ? ~std::uint64_t(0) : 0}};
+  }
   HEED_INLINE static mask first(size n) { return bits(n > 0, n > 1); }
-  HEED_INLINE static mask load_mask(const bool* p, size n) { return bits(n > 0 && p[0], n > 1 && p[1]); }
+  HEED_INLINE static mask load_mask(const bool* p, size n) {
+    return bits(n > 0 && p[0], n > 1 && p[1]);
+  }
   HEED_INLINE static f64 zero() { return {vdupq_n_f64(0.0)}; }
   HEED_INLINE static f64 broadcast(double x) { return {vdupq_n_f64(x)}; }
   HEED_INLINE static f64 load(const double* p) { return {vld1q_f64(p)}; }
@@ -157,15 +172,18 @@ HEED_INLINE f64 held(f64 a) {
   __asm__("" : "+w"(a.reg));
   return a;
 }
-HEED_INLINE f64 (abs)(f64 a) { return {vabsq_f64(a.reg)}; }
-HEED_INLINE f64 with_sign(f64 a, f64 b) { return {vbslq_f64(vdupq_n_u64(0x8000000000000000u), b.reg, a.reg)}; }
+HEED_INLINE f64(abs)(f64 a) { return {vabsq_f64(a.reg)}; }
+HEED_INLINE f64 with_sign(f64 a, f64 b) {
+  return {vbslq_f64(vdupq_n_u64(0x8000000000000000u), b.reg, a.reg)};
+}
 HEED_INLINE f64 split(f64 a, f64& rest) {
   const f64 whole = {vrndmq_f64(a.reg)};
   rest = a - whole;
   return whole;
 }
 HEED_INLINE f64 scale(f64 a, f64 n) {
-  return {vreinterpretq_f64_s64(vaddq_s64(vreinterpretq_s64_f64(a.reg), vshlq_n_s64(vcvtnq_s64_f64(n.reg), 52)))};
+  return {vreinterpretq_f64_s64(
+      vaddq_s64(vreinterpretq_s64_f64(a.reg), vshlq_n_s64(vcvtnq_s64_f64(n.reg), 52)))};
 }
 HEED_INLINE f64::mask less(f64 a, f64 b) {
   f64::mask m;
@@ -178,12 +196,16 @@ HEED_INLINE f64::mask not_finite(f64 a) {
 }
 HEED_INLINE f64::mask operator&(f64::mask a, f64::mask b) { return {vandq_u64(a.reg, b.reg)}; }
 HEED_INLINE f64::mask operator|(f64::mask a, f64::mask b) { return {vorrq_u64(a.reg, b.reg)}; }
-HEED_INLINE f64::mask operator~(f64::mask a) { return {vreinterpretq_u64_u32(vmvnq_u32(vreinterpretq_u32_u64(a.reg)))}; }
+HEED_INLINE f64::mask operator~(f64::mask a) {
+  return {vreinterpretq_u64_u32(vmvnq_u32(vreinterpretq_u32_u64(a.reg)))};
+}
 HEED_INLINE f64::mask not_less(f64 a, f64 b) { return ~less(a, b); }
 HEED_INLINE bool any(f64::mask m) { return vmaxvq_u32(vreinterpretq_u32_u64(m.reg)) != 0; }
 HEED_INLINE bool all(f64::mask m) { return vminvq_u32(vreinterpretq_u32_u64(m.reg)) != 0; }
 HEED_INLINE f64 select(f64::mask m, f64 a, f64 b) { return {vbslq_f64(m.reg, a.reg, b.reg)}; }
-HEED_INLINE f64 split(f64::mask m, f64 a, f64& rest) { return split(select(m, a, f64::zero()), rest); }
+HEED_INLINE f64 split(f64::mask m, f64 a, f64& rest) {
+  return split(select(m, a, f64::zero()), rest);
+}
 HEED_INLINE f64 scale(f64::mask m, f64 a, f64 n) { return select(m, scale(a, n), f64::zero()); }
 
 HEED_INLINE void transpose(f64 (&v)[2]) {

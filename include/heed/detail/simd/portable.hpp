@@ -6,8 +6,9 @@
 HEED_NAMESPACE_BEGIN
 HEED_BEGIN_BASELINE
 
-// Vectors for CPUs without a file of their own: short loops, which a compiler turns into whatever vectors the CPU has. The operations
-// are described in region.hpp. Truth values and compares go through the bits, because -ffast-math may turn a compare with NaN round.
+// Vectors for CPUs without a file of their own: short loops, which a compiler turns into whatever
+// vectors the CPU has. The operations are described in region.hpp. Truth values and compares go
+// through the bits, because -ffast-math may turn a compare with NaN round.
 
 HEED_INLINE std::uint32_t vector_bits(float x) {
   std::uint32_t u;
@@ -52,12 +53,17 @@ HEED_INLINE std::int32_t exponent_in_range(Scalar n) {
 HEED_INLINE float widen(float x) { return x; }
 HEED_INLINE double widen(double x) { return x; }
 HEED_INLINE float widen(std::int8_t x) { return static_cast<float>(x); }
-HEED_INLINE float widen(bfloat16_bits x) { return from_vector_bits<float>(std::uint32_t(x.bits) << 16); }
+HEED_INLINE float widen(bfloat16_bits x) {
+  return from_vector_bits<float>(std::uint32_t(x.bits) << 16);
+}
 HEED_INLINE float widen(half_bits x) {
   const std::uint32_t magnitude = x.bits & 0x7fffu, sign = std::uint32_t(x.bits & 0x8000u) << 16;
-  if (magnitude < 0x400u) return from_vector_bits<float>(vector_bits(static_cast<float>(magnitude) * 0x1p-24f) | sign);
-  const std::uint32_t rebias = 112u << 23;  // the exponent's bias goes from 15 to 127; twice that makes 31 to 255
-  return from_vector_bits<float>(((magnitude << 13) + rebias + (magnitude >= 0x7c00u ? rebias : 0u)) | sign);
+  if (magnitude < 0x400u)
+    return from_vector_bits<float>(vector_bits(static_cast<float>(magnitude) * 0x1p-24f) | sign);
+  const std::uint32_t rebias =
+      112u << 23;  // the exponent's bias goes from 15 to 127; twice that makes 31 to 255
+  return from_vector_bits<float>(
+      ((magnitude << 13) + rebias + (magnitude >= 0x7c00u ? rebias : 0u)) | sign);
 }
 HEED_INLINE void narrow(float x, float& to) { to = x; }
 HEED_INLINE void narrow(double x, double& to) { to = x; }
@@ -71,7 +77,8 @@ HEED_INLINE void narrow(float x, half_bits& to) {
   std::uint32_t bits;
   if (magnitude >= 143u << 23) {
     bits = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
-  } else if (magnitude < 113u << 23) {  // subnormal, in units of 2^-24, the last bit of 0.5f: the addition rounds
+  } else if (magnitude < 113u << 23) {  // subnormal, in units of 2^-24, the last bit of 0.5f: the
+                                        // addition rounds
     bits = vector_bits(from_vector_bits<float>(magnitude) + 0.5f) - vector_bits(0.5f);
   } else {
     bits = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
@@ -137,7 +144,8 @@ using f32 = portable_vector<float, 4>;
 using f64 = portable_vector<double, 2>;
 
 template <typename S, int N>
-HEED_INLINE portable_vector<S, N> fma(portable_vector<S, N> a, portable_vector<S, N> b, portable_vector<S, N> c) {
+HEED_INLINE portable_vector<S, N> fma(portable_vector<S, N> a, portable_vector<S, N> b,
+                                      portable_vector<S, N> c) {
   return a * b + c;
 }
 template <typename S, int N>
@@ -150,20 +158,21 @@ HEED_INLINE portable_vector<S, N> held(portable_vector<S, N> a) {
   return a;
 }
 template <typename S, int N>
-HEED_INLINE portable_vector<S, N> (abs)(portable_vector<S, N> a) {
+HEED_INLINE portable_vector<S, N>(abs)(portable_vector<S, N> a) {
   using V = portable_vector<S, N>;
   HEED_EACH_LANE(V, from_vector_bits<S>(vector_bits(a.lane[i]) & ~vector_bits(S(-0.0))));
 }
 template <typename S, int N>
 HEED_INLINE portable_vector<S, N> with_sign(portable_vector<S, N> a, portable_vector<S, N> b) {
   using V = portable_vector<S, N>;
-  HEED_EACH_LANE(
-      V, from_vector_bits<S>((vector_bits(a.lane[i]) & ~vector_bits(S(-0.0))) | (vector_bits(b.lane[i]) & vector_bits(S(-0.0)))));
+  HEED_EACH_LANE(V, from_vector_bits<S>((vector_bits(a.lane[i]) & ~vector_bits(S(-0.0))) |
+                                        (vector_bits(b.lane[i]) & vector_bits(S(-0.0)))));
 }
 template <typename S, int N>
 HEED_INLINE portable_vector<S, N> split(portable_vector<S, N> a, portable_vector<S, N>& rest) {
   portable_vector<S, N> whole;
-  for (int i = 0; i < N; ++i) whole.lane[i] = static_cast<S>(__builtin_floor(static_cast<double>(a.lane[i])));
+  for (int i = 0; i < N; ++i)
+    whole.lane[i] = static_cast<S>(__builtin_floor(static_cast<double>(a.lane[i])));
   rest = a - whole;
   return whole;
 }
@@ -171,17 +180,21 @@ template <typename S, int N>
 HEED_INLINE portable_vector<S, N> scale(portable_vector<S, N> a, portable_vector<S, N> n) {
   using V = portable_vector<S, N>;
   using bits = decltype(vector_bits(S()));
-  // Where n is no number, exp2 throws the result away, but the conversion must be one that C++ allows.
-  HEED_EACH_LANE(V,
-                 from_vector_bits<S>(vector_bits(a.lane[i]) + (static_cast<bits>(exponent_in_range(n.lane[i])) << mantissa_bits<S>)));
+  // Where n is no number, exp2 throws the result away, but the conversion must be one that C++
+  // allows.
+  HEED_EACH_LANE(V, from_vector_bits<S>(
+                        vector_bits(a.lane[i]) +
+                        (static_cast<bits>(exponent_in_range(n.lane[i])) << mantissa_bits<S>)));
 }
 template <typename S, int N>
 HEED_INLINE portable_mask<N> not_finite(portable_vector<S, N> a) {
-  HEED_EACH_LANE(portable_mask<N>, (vector_bits(a.lane[i]) & exponent_bits(S())) == exponent_bits(S()));
+  HEED_EACH_LANE(portable_mask<N>,
+                 (vector_bits(a.lane[i]) & exponent_bits(S())) == exponent_bits(S()));
 }
 template <typename S, int N>
 HEED_INLINE portable_mask<N> less(portable_vector<S, N> a, portable_vector<S, N> b) {
-  HEED_EACH_LANE(portable_mask<N>, !is_nan(a.lane[i]) && !is_nan(b.lane[i]) && ordered(a.lane[i]) < ordered(b.lane[i]));
+  HEED_EACH_LANE(portable_mask<N>, !is_nan(a.lane[i]) && !is_nan(b.lane[i]) &&
+                                       ordered(a.lane[i]) < ordered(b.lane[i]));
 }
 template <typename S, int N>
 HEED_INLINE portable_mask<N> not_less(portable_vector<S, N> a, portable_vector<S, N> b) {
@@ -210,16 +223,19 @@ HEED_INLINE bool all(portable_mask<N> m) {
   return !any(~m);
 }
 template <typename S, int N>
-HEED_INLINE portable_vector<S, N> select(portable_mask<N> m, portable_vector<S, N> a, portable_vector<S, N> b) {
+HEED_INLINE portable_vector<S, N> select(portable_mask<N> m, portable_vector<S, N> a,
+                                         portable_vector<S, N> b) {
   using V = portable_vector<S, N>;
   HEED_EACH_LANE(V, m.lane[i] ? a.lane[i] : b.lane[i]);
 }
 template <typename S, int N>
-HEED_INLINE portable_vector<S, N> split(portable_mask<N> m, portable_vector<S, N> a, portable_vector<S, N>& rest) {
+HEED_INLINE portable_vector<S, N> split(portable_mask<N> m, portable_vector<S, N> a,
+                                        portable_vector<S, N>& rest) {
   return split(select(m, a, portable_vector<S, N>::zero()), rest);
 }
 template <typename S, int N>
-HEED_INLINE portable_vector<S, N> scale(portable_mask<N> m, portable_vector<S, N> a, portable_vector<S, N> n) {
+HEED_INLINE portable_vector<S, N> scale(portable_mask<N> m, portable_vector<S, N> a,
+                                        portable_vector<S, N> n) {
   return select(m, scale(a, n), portable_vector<S, N>::zero());
 }
 template <typename S, int N>
