@@ -418,8 +418,17 @@ TEST_CASE("a cache that was moved from is empty, and can be given another") {
   CHECK(cache.batch() == 0);
   CHECK(cache.capacity() == 0);
   cache.reserve(500);
+  CHECK(cache.bytes() == 0);
   testing::check_refused([&] { cache.append(heed::view(tokens), heed::view(tokens)); },
                          {"key: batch 1", "0"});
+  heed::rows<float> out(1, 4);
+  heed::workspace memory;
+  testing::check_refused(
+      [&] {
+        heed::cached_attention_into(heed::view(tokens.topRows(1)), cache, heed::writable_view(out),
+                                    {}, {}, memory);
+      },
+      {"key: batch 0", "query's batch 1"});
   cache = moved;
   cache.append(heed::view(tokens), heed::view(tokens));
   CHECK(cache.length(0) == 6);

@@ -219,6 +219,43 @@ TEMPLATE_TEST_CASE("linear attention and the delta rule of heads side by side, t
       }
 }
 
+TEMPLATE_TEST_CASE("elements of a row that are apart give what dense rows give, to the bit", "",
+                   float, double, Eigen::bfloat16, Eigen::half) {
+  constexpr Index n_kv = 300, step = 3;
+  for (const Index d : {20, 64, 100})
+    for (const Index n_q : {1, 3, 40})
+      for (const heed::isa target : testing::isas()) {
+        const heed::rows<TestType> query = testing::random_rows<TestType>(n_q, d, 1),
+                                   key = testing::random_rows<TestType>(n_kv, d, 2),
+                                   value = testing::random_rows<TestType>(n_kv, d, 3);
+        heed::rows<TestType> wide =
+            heed::rows<TestType>::Constant(n_kv, 2 * d * step, TestType(-7));
+        heed::tensor_view<TestType> keys = heed::writable_view(wide), values = keys;
+        values.data += d * step;
+        for (heed::tensor_view<TestType>* view : {&keys, &values}) {
+          view->cols = d;
+          view->col_stride = step;
+        }
+        for (Index j = 0; j < n_kv; ++j)
+          for (Index c = 0; c < d; ++c)
+            keys(0, 0, j, c) = key(j, c), values(0, 0, j, c) = value(j, c);
+        heed::attention_options options;
+        options.execution.target = target;
+        heed::rows<TestType> dense(n_q, d), apart(n_q, d);
+        heed::rows<heed::accumulator_t<TestType>> lse(n_q, 1), lse_apart(n_q, 1);
+        heed::workspace memory;
+        heed::multi_head_attention_into(heed::view(query), heed::view(key), heed::view(value),
+                                        heed::writable_view(dense), heed::writable_view(lse),
+                                        options, memory);
+        heed::multi_head_attention_into(heed::view(query), keys, values, heed::writable_view(apart),
+                                        heed::writable_view(lse_apart), options, memory);
+        INFO("d " << d << ", n_q " << n_q << ", " << testing::name_of(target));
+        CHECK(std::memcmp(dense.data(), apart.data(),
+                          std::size_t(dense.size()) * sizeof(TestType)) == 0);
+        CHECK(lse == lse_apart);
+      }
+}
+
 TEST_CASE("multi_head_self_attention is its products and attention of dense heads, to the bit") {
   constexpr Index n = 150, heads = 4, d = 32, d_model = heads * d;
   const auto x = testing::random_rows<float>(n, d_model, 1),

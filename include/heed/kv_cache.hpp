@@ -109,7 +109,9 @@ class kv_cache {
         capacity_(std::exchange(other.capacity_, 0)),
         first_(std::move(other.first_)),
         lengths_(std::move(other.lengths_)),
-        dropped_(std::move(other.dropped_)) {}
+        dropped_(std::move(other.dropped_)) {
+    other.key_.batch = other.value_.batch = 0;
+  }
   /// A copy for which memory runs out changes nothing.
   kv_cache& operator=(kv_cache other) noexcept {
     std::swap(key_, other.key_);

@@ -43,7 +43,7 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
     }
     const bool empty = sum == Acc(0);  // no key, and no sink
     for (std::size_t n = 0; n < seen.size() && !empty; ++n)
-      weights[n] = dropped(p.score, Acc(weights[n] / sum), i, seen[n]);
+      weights[n] = weight_after_dropout(p.score, Acc(weights[n] / sum), i, seen[n]);
 
     for (size_type c = 0; c < p.value.cols; ++c) {
       Acc mean(0);
