@@ -33,8 +33,9 @@ auto attend(const char* name, const Query& query, const Key& key, const Value& v
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
-/// 32); const rows out = heed::attention(query, key, value);  // 6 x 32
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64),
+///            value = rows::Random(10, 32);
+/// const rows out = heed::attention(query, key, value);  // 6 x 32
 /// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query,
           typename Key, typename Value, typename... Terms>
@@ -49,9 +50,10 @@ auto attention(const Query& query, const Key& key, const Value& value,
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
-/// 32); const auto result = heed::attention_with_lse(query, key, value); assert(result.out.rows()
-/// == 6 && result.lse.size() == 6);
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64),
+///            value = rows::Random(10, 32);
+/// const auto result = heed::attention_with_lse(query, key, value);
+/// assert(result.out.rows() == 6 && result.lse.size() == 6);
 /// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query,
           typename Key, typename Value, typename... Terms>
@@ -76,10 +78,12 @@ auto attention_with_lse(const Query& query, const Key& key, const Value& value,
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
-/// 32); rows out(6, 32); heed::row_vector<float> lse(6); heed::workspace memory;  // grows in the
-/// first call; later ones allocate nothing heed::attention_into(query, key, value, out, lse,
-/// heed::attention_options(), memory);
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64),
+///            value = rows::Random(10, 32);
+/// rows out(6, 32);
+/// heed::row_vector<float> lse(6);
+/// heed::workspace memory;  // grows in the first call; later ones allocate nothing
+/// heed::attention_into(query, key, value, out, lse, heed::attention_options(), memory);
 /// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query,
           typename Key, typename Value, typename Out, typename Lse = detail::absent,

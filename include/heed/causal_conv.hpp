@@ -126,9 +126,11 @@ void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight
 /// The same for one sequence: x T x channels, weight channels x taps -> T x channels.
 ///
 /// @code
-/// const heed::rows<float> x = heed::rows<float>::Random(20, 8), weight =
-/// heed::rows<float>::Random(8, 4); heed::causal_conv_options options; options.activation =
-/// heed::activation::silu; const auto out = heed::causal_conv(x, weight, options);  // 20 x 8
+/// const heed::rows<float> x = heed::rows<float>::Random(20, 8),
+///                         weight = heed::rows<float>::Random(8, 4);
+/// heed::causal_conv_options options;
+/// options.activation = heed::activation::silu;
+/// const auto out = heed::causal_conv(x, weight, options);  // 20 x 8
 /// @endcode
 template <typename X, typename Weight, typename... Terms>
 auto causal_conv(const X& x, const Weight& weight, const causal_conv_options& options = {},

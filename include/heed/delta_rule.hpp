@@ -121,8 +121,9 @@ void recurrent_multi_head_delta_rule_into(
 /// std::invalid_argument where sizes do not fit.
 ///
 /// @code
-/// const heed::rows<float> query = heed::rows<float>::Random(100, 16), value =
-/// heed::rows<float>::Random(100, 8); const heed::rows<float> key = query.rowwise().normalized();
+/// const heed::rows<float> query = heed::rows<float>::Random(100, 16),
+///                         value = heed::rows<float>::Random(100, 8);
+/// const heed::rows<float> key = query.rowwise().normalized();
 /// const Eigen::VectorXf beta = Eigen::VectorXf::Constant(100, 0.5f);
 /// const auto out = heed::delta_rule(query, key, value, beta);  // 100 x 8
 /// @endcode

@@ -13,8 +13,9 @@ using failure_handler = void (*)(const char* message);
 /// abort.
 ///
 /// @code
-/// const auto before = heed::set_failure_handler([](const char* message) { std::cerr << "my
-/// program: " << message << '\n'; }); heed::set_failure_handler(before);
+/// const auto before = heed::set_failure_handler(
+///     [](const char* message) { std::cerr << "my program: " << message << '\n'; });
+/// heed::set_failure_handler(before);
 /// @endcode
 inline failure_handler set_failure_handler(failure_handler handler) {
   return detail::process::failure_handler.exchange(handler);

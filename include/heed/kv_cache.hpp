@@ -18,8 +18,8 @@ HEED_NAMESPACE_BEGIN
 /// that an index cannot hold.
 ///
 /// @code
-/// static_assert(heed::kv_cache_bytes(32, 8, 128, 8192, 2) == heed::size_type{1} << 30, "Llama 3.1
-/// 8B, 8K tokens, bfloat16");
+/// static_assert(heed::kv_cache_bytes(32, 8, 128, 8192, 2) == heed::size_type{1} << 30,
+///               "Llama 3.1 8B, 8K tokens, bfloat16");
 /// @endcode
 constexpr size_type kv_cache_bytes(size_type layers, size_type num_kv_heads, size_type head_dim,
                                    size_type length, size_type bytes_per_element) {
@@ -411,8 +411,7 @@ auto make_cached_problem(const char* function, const tensor_view<Query>& query, 
 /// for (int step = 0; step < 3; ++step) {  // one token, 8 heads on 2
 ///   cache.append(heed::bhnd(token.data(), 1, 2, 1, 64), heed::bhnd(token.data(), 1, 2, 1, 64));
 ///   heed::cached_attention_into(heed::bhnd(query.data(), 1, 8, 1, 64), cache,
-///   heed::bhnd(out.data(), 1, 8, 1, 64), {}, options,
-///                               memory);
+///                               heed::bhnd(out.data(), 1, 8, 1, 64), {}, options, memory);
 /// }
 /// @endcode
 template <typename Query, typename Cache, typename Scalar, typename Lse = detail::absent,

@@ -107,9 +107,10 @@ void copy_columns(const matrix_view<From>& from, const matrix_view<Scalar>& to) 
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4, 8};  // 4
-/// heads of 16; d_c = 32, rope_dim 8 const rows query = rows::Random(3, 4 * (16 + 8)), latent =
-/// rows::Random(10, 32 + 8); const rows out = heed::latent_attention(query, latent, w);  // 3 x 64
+/// heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4,
+///                               8};  // 4 heads of 16; d_c = 32, rope_dim 8
+/// const rows query = rows::Random(3, 4 * (16 + 8)), latent = rows::Random(10, 32 + 8);
+/// const rows out = heed::latent_attention(query, latent, w);  // 3 x 64
 /// @endcode
 template <typename Query, typename Latent, typename Scalar, typename... Terms>
 rows<Scalar> latent_attention(const Query& query, const Latent& latent,
@@ -156,10 +157,12 @@ rows<Scalar> latent_attention(const Query& query, const Latent& latent,
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4, 8};  // 4
-/// heads of 16; d_c = 32, rope_dim 8 const rows query = rows::Random(3, 4 * (16 + 8)), latent =
-/// rows::Random(10, 32 + 8); assert((heed::expanded_latent_attention(query, latent, w) -
-/// heed::latent_attention(query, latent, w)).norm() < 1e-3f);
+/// heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4,
+///                               8};  // 4 heads of 16; d_c = 32, rope_dim 8
+/// const rows query = rows::Random(3, 4 * (16 + 8)), latent = rows::Random(10, 32 + 8);
+/// assert((heed::expanded_latent_attention(query, latent, w) -
+///         heed::latent_attention(query, latent, w))
+///            .norm() < 1e-3f);
 /// @endcode
 template <typename Query, typename Latent, typename Scalar, typename... Terms>
 rows<Scalar> expanded_latent_attention(const Query& query, const Latent& latent,

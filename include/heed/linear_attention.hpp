@@ -16,12 +16,13 @@ HEED_NAMESPACE_BEGIN
 // and a query reads it. Time is O(n), and the state is all that has to be kept of the past. One
 // family, which differ in their terms:
 //
-//   no term                        causal linear attention; with feature_map and normalise that of
-//   Katharopoulos et al. 2020 log_gate, one number a head    RetNet (retention_log_gates; Sun et
-//   al. 2023) log_gate, [T x 1]              a gate per token: Mamba-2's SSD with query = C, key =
-//   B, value = dt x, log_gate = dt A, scale = 1 log_gate, [T x d_k]            a gate per token and
-//   key dimension: GLA (Yang et al. 2024) the same with bonus            RWKV-6, scale = 1 (Peng et
-//   al. 2024)
+//   no term                      causal linear attention; with feature_map and normalise that of
+//                                Katharopoulos et al. 2020
+//   log_gate, one number a head  RetNet (retention_log_gates; Sun et al. 2023)
+//   log_gate, [T x 1]            a gate per token: Mamba-2's SSD with query = C, key = B,
+//                                value = dt x, log_gate = dt A, scale = 1
+//   log_gate, [T x d_k]          a gate per token and key dimension: GLA (Yang et al. 2024)
+//   the same with bonus          RWKV-6, scale = 1 (Peng et al. 2024)
 //
 // The term carry hands a state [batch, num_kv_heads, d_k, d_v] from call to call, with one column
 // more for `normalise`. Terms follow the options in any order. They look at the caller's memory and
@@ -130,10 +131,11 @@ void recurrent_multi_head_linear_attention_into(const tensor_view<Query>& query,
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(100, 16);
-/// const Eigen::MatrixXf log_gates = Eigen::MatrixXf::Constant(100, 1, -0.1f);  // a decay of
-/// exp(-0.1) a token Eigen::MatrixXf state = Eigen::MatrixXf::Zero(16, 16); // is left ready for
-/// the next tokens const auto out = heed::linear_attention(x, x, x, {}, heed::log_gate(log_gates),
-/// heed::carry(state));
+/// const Eigen::MatrixXf log_gates =
+///     Eigen::MatrixXf::Constant(100, 1, -0.1f);           // a decay of exp(-0.1) a token
+/// Eigen::MatrixXf state = Eigen::MatrixXf::Zero(16, 16);  // is left ready for the next tokens
+/// const auto out =
+///     heed::linear_attention(x, x, x, {}, heed::log_gate(log_gates), heed::carry(state));
 /// @endcode
 template <typename Query, typename Key, typename Value, typename... Terms>
 auto linear_attention(const Query& query, const Key& key, const Value& value,

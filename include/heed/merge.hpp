@@ -68,9 +68,10 @@ void add_part(Result& merged, const Result& part) {
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
-/// 32); const auto a = heed::attention_with_lse(query, key.topRows(4), value.topRows(4)); const
-/// auto b = heed::attention_with_lse(query, key.bottomRows(6), value.bottomRows(6));
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64),
+///            value = rows::Random(10, 32);
+/// const auto a = heed::attention_with_lse(query, key.topRows(4), value.topRows(4));
+/// const auto b = heed::attention_with_lse(query, key.bottomRows(6), value.bottomRows(6));
 /// assert((heed::merge(a, b).out - heed::attention(query, key, value)).norm() < 1e-5f);
 /// @endcode
 template <typename Scalar, int Dv>

@@ -22,12 +22,13 @@ HEED_NAMESPACE_BEGIN
 /// @code
 /// // 2 sequences of 16 queries and 32 keys; 8 heads on 2 key/value heads of 64
 /// std::vector<float> query(2 * 8 * 16 * 64, 1.0f), key(2 * 2 * 32 * 64, 1.0f), value(key),
-/// out(query.size()); heed::workspace memory;
-/// heed::multi_head_attention_into(heed::bhnd(query.data(), 2, 8, 16, 64), heed::bhnd(key.data(),
-/// 2, 2, 32, 64),
-///                                 heed::bhnd(value.data(), 2, 2, 32, 64), heed::bhnd(out.data(),
-///                                 2, 8, 16, 64),
-///                                 {}, heed::attention_options(), memory);
+///     out(query.size());
+/// heed::workspace memory;
+/// heed::multi_head_attention_into(heed::bhnd(query.data(), 2, 8, 16, 64),
+///                                 heed::bhnd(key.data(), 2, 2, 32, 64),
+///                                 heed::bhnd(value.data(), 2, 2, 32, 64),
+///                                 heed::bhnd(out.data(), 2, 8, 16, 64), {},
+///                                 heed::attention_options(), memory);
 /// assert(std::abs(out.back() - 1) < 1e-6f);
 /// @endcode
 template <typename Query, typename Key, typename Value, typename Scalar,
@@ -70,10 +71,11 @@ void reference_multi_head_attention_into(const tensor_view<Query>& query,
 /// and head h are columns [h * Dv, (h + 1) * Dv) of row b * n_q + i, [B * n_q, H * Dv] in all.
 ///
 /// @code
-/// const std::vector<float> query(2 * 8 * 16 * 64, 1.0f), key(2 * 2 * 32 * 64, 1.0f);  // 8 heads
-/// on 2 key/value heads const auto keys = heed::bhnd(key.data(), 2, 2, 32, 64); const
-/// heed::rows<float> out = heed::multi_head_attention(heed::bhnd(query.data(), 2, 8, 16, 64), keys,
-/// keys);  // 32 x 512
+/// const std::vector<float> query(2 * 8 * 16 * 64, 1.0f),
+///     key(2 * 2 * 32 * 64, 1.0f);  // 8 heads on 2 key/value heads
+/// const auto keys = heed::bhnd(key.data(), 2, 2, 32, 64);
+/// const heed::rows<float> out =
+///     heed::multi_head_attention(heed::bhnd(query.data(), 2, 8, 16, 64), keys, keys);  // 32 x 512
 /// @endcode
 template <typename Query, typename Key, typename Value, typename... Terms>
 auto multi_head_attention(const tensor_view<Query>& query, const tensor_view<Key>& key,
@@ -166,9 +168,9 @@ auto packed_attention(const char* name, const Query& query, const Key& key, cons
 ///
 /// @code
 /// using rows = heed::rows<float>;  // 16 tokens, 8 heads on 2 key/value heads of 64
-/// const rows query = rows::Random(16, 8 * 64), key = rows::Random(16, 2 * 64), value =
-/// rows::Random(16, 2 * 64); const rows out = heed::packed_multi_head_attention(query, key, value,
-/// {8, 2});  // 16 x 512
+/// const rows query = rows::Random(16, 8 * 64), key = rows::Random(16, 2 * 64),
+///            value = rows::Random(16, 2 * 64);
+/// const rows out = heed::packed_multi_head_attention(query, key, value, {8, 2});  // 16 x 512
 /// @endcode
 template <typename Query, typename Key, typename Value, typename... Terms>
 auto packed_multi_head_attention(const Query& query, const Key& key, const Value& value,

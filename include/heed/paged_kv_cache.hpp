@@ -15,15 +15,18 @@ HEED_NAMESPACE_BEGIN
 /// nothing where the table of the sequence has room (see reserve).
 ///
 /// @code
-/// heed::paged_kv_cache<float> cache(16, 4, 2, 64, 64);  // 16 pages of 4 tokens; 2 key/value heads
-/// of 64 std::vector<float> prompt(2 * 5 * 64, 0.5f), query(2 * 8 * 64, 0.1f), out(query.size());
+/// heed::paged_kv_cache<float> cache(16, 4, 2, 64,
+///                                   64);  // 16 pages of 4 tokens; 2 key/value heads of 64
+/// std::vector<float> prompt(2 * 5 * 64, 0.5f), query(2 * 8 * 64, 0.1f), out(query.size());
 /// const heed::size_type first = cache.add_sequence();
-/// cache.append(first, heed::bhnd(prompt.data(), 1, 2, 5, 64), heed::bhnd(prompt.data(), 1, 2, 5,
-/// 64)); const std::vector<heed::size_type> both{first, cache.fork(first)};  // the two share their
-/// pages assert(cache.free_pages() == 14); heed::workspace memory;
+/// cache.append(first, heed::bhnd(prompt.data(), 1, 2, 5, 64),
+///              heed::bhnd(prompt.data(), 1, 2, 5, 64));
+/// const std::vector<heed::size_type> both{first, cache.fork(first)};  // the two share their pages
+/// assert(cache.free_pages() == 14);
+/// heed::workspace memory;
 /// heed::cached_attention_into(heed::bhnd(query.data(), 2, 8, 1, 64), cache.batch(both),
-/// heed::bhnd(out.data(), 2, 8, 1, 64), {},
-///                             heed::attention_options(), memory);
+///                             heed::bhnd(out.data(), 2, 8, 1, 64), {}, heed::attention_options(),
+///                             memory);
 /// @endcode
 template <typename Stored>
 class paged_kv_cache {

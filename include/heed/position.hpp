@@ -250,10 +250,11 @@ void rotate_token(const tensor_view<Scalar>& x, size_type b, size_type i, size_t
 /// tables, or x overlaps the tables, the positions or itself.
 ///
 /// @code
-/// heed::rows<float> query = heed::rows<float>::Random(3, 64);  // one head, tokens 5, 6 and 7 of a
-/// sequence const std::vector<heed::size_type> positions{5, 6, 7}; const Eigen::VectorXd
-/// frequencies = heed::rope_frequencies(64).frequencies; const Eigen::MatrixXd angles =
-/// Eigen::VectorXd::LinSpaced(16, 0, 15) * frequencies.transpose();
+/// heed::rows<float> query =
+///     heed::rows<float>::Random(3, 64);  // one head, tokens 5, 6 and 7 of a sequence
+/// const std::vector<heed::size_type> positions{5, 6, 7};
+/// const Eigen::VectorXd frequencies = heed::rope_frequencies(64).frequencies;
+/// const Eigen::MatrixXd angles = Eigen::VectorXd::LinSpaced(16, 0, 15) * frequencies.transpose();
 /// heed::rotate_into(heed::writable_view(query), angles.array().cos().matrix().cast<float>(),
 ///                   angles.array().sin().matrix().cast<float>(), positions,
 ///                   heed::rope_layout::half_split);

@@ -152,9 +152,9 @@ size_type project_workspace_bytes(const X& x, const Weight& weight,
 /// project_into. Throws std::invalid_argument where x's columns are not weight's rows.
 ///
 /// @code
-/// const heed::rows<float> x = heed::rows<float>::Random(10, 32), weight =
-/// heed::rows<float>::Random(32, 16); const heed::rows<float> out = heed::project(x, weight);  //
-/// 10 x 16
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 32),
+///                         weight = heed::rows<float>::Random(32, 16);
+/// const heed::rows<float> out = heed::project(x, weight);  // 10 x 16
 /// @endcode
 template <typename X, typename Weight>
 auto project(const X& x, const Weight& weight, const attention_options& options = {}) {
@@ -166,9 +166,10 @@ auto project(const X& x, const Weight& weight, const attention_options& options 
 /// sizes do not fit together. See project_into.
 ///
 /// @code
-/// const heed::rows<float> x = heed::rows<float>::Random(10, 32), w = heed::rows<float>::Random(32,
-/// 16); const auto layer = heed::project_qkv(x, w, w, w); assert(layer.query.rows() == 10 &&
-/// layer.value.cols() == 16);
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 32),
+///                         w = heed::rows<float>::Random(32, 16);
+/// const auto layer = heed::project_qkv(x, w, w, w);
+/// assert(layer.query.rows() == 10 && layer.value.cols() == 16);
 /// @endcode
 template <typename X, typename Wq, typename Wk, typename Wv>
 auto project_qkv(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v,
@@ -182,9 +183,11 @@ auto project_qkv(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v,
 /// std::invalid_argument where the sizes do not fit together.
 ///
 /// @code
-/// const heed::rows<float> x = heed::rows<float>::Random(10, 32), w = heed::rows<float>::Random(32,
-/// 16); heed::attention_options options; options.causal = heed::causal::top_left; const
-/// heed::rows<float> out = heed::self_attention(x, w, w, w, options);  // 10 x 16
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 32),
+///                         w = heed::rows<float>::Random(32, 16);
+/// heed::attention_options options;
+/// options.causal = heed::causal::top_left;
+/// const heed::rows<float> out = heed::self_attention(x, w, w, w, options);  // 10 x 16
 /// @endcode
 template <typename X, typename Wq, typename Wk, typename Wv, typename... Terms>
 auto self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v,
@@ -199,9 +202,10 @@ auto self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v,
 /// -> [batch * n, d_v].
 ///
 /// @code
-/// const heed::rows<float> x = heed::rows<float>::Random(3 * 10, 32), w =
-/// heed::rows<float>::Random(32, 16); const heed::rows<float> out = heed::self_attention_batch(x,
-/// 3, w, w, w);  // 30 x 16: three sequences of 10
+/// const heed::rows<float> x = heed::rows<float>::Random(3 * 10, 32),
+///                         w = heed::rows<float>::Random(32, 16);
+/// const heed::rows<float> out =
+///     heed::self_attention_batch(x, 3, w, w, w);  // 30 x 16: three sequences of 10
 /// @endcode
 template <typename X, typename Wq, typename Wk, typename Wv, typename... Terms>
 auto self_attention_batch(const X& x, size_type batch, const Wq& w_q, const Wk& w_k, const Wv& w_v,
@@ -222,9 +226,10 @@ auto self_attention_batch(const X& x, size_type batch, const Wq& w_q, const Wk& 
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows x = rows::Random(10, 32), w_q = rows::Random(32, 4 * 8), w_kv = rows::Random(32, 2 *
-/// 8), w_o = rows::Random(4 * 8, 32); const rows out = heed::multi_head_self_attention(x, w_q,
-/// w_kv, w_kv, w_o, {4, 2});  // 4 heads on 2; 10 x 32
+/// const rows x = rows::Random(10, 32), w_q = rows::Random(32, 4 * 8),
+///            w_kv = rows::Random(32, 2 * 8), w_o = rows::Random(4 * 8, 32);
+/// const rows out =
+///     heed::multi_head_self_attention(x, w_q, w_kv, w_kv, w_o, {4, 2});  // 4 heads on 2; 10 x 32
 /// @endcode
 template <typename X, typename Wq, typename Wk, typename Wv, typename Wo, typename... Terms>
 auto multi_head_self_attention(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v,

@@ -80,8 +80,7 @@ problem<Scalar> make_ragged_problem(const char* function, const tensor_view<Quer
 /// const auto heads = heed::bhnd(x.data(), 1, 4, 10, 64);
 /// heed::workspace memory;
 /// heed::ragged_attention_into(heads, heads, heads, heed::bhnd(out.data(), 1, 4, 10, 64), {},
-/// starts, starts,
-///                             heed::attention_options(), memory);
+///                             starts, starts, heed::attention_options(), memory);
 /// @endcode
 template <typename Query, typename Key, typename Value, typename Scalar,
           typename Lse = detail::absent, typename... Terms>

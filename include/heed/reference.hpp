@@ -73,10 +73,11 @@ void reference(const problem<Scalar, Stored>& p) {
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
-/// 32); const auto exact = heed::reference_attention(query.cast<double>(), key.cast<double>(),
-/// value.cast<double>()); assert((heed::attention(query, key, value).cast<double>() - exact).norm()
-/// < 1e-5);
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64),
+///            value = rows::Random(10, 32);
+/// const auto exact =
+///     heed::reference_attention(query.cast<double>(), key.cast<double>(), value.cast<double>());
+/// assert((heed::attention(query, key, value).cast<double>() - exact).norm() < 1e-5);
 /// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query,
           typename Key, typename Value, typename... Terms>

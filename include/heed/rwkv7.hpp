@@ -158,8 +158,9 @@ size_type multi_head_rwkv7_workspace_bytes(const tensor_view<R>& receptance,
 /// The same for one head: receptance, decay, key, a and b T x d_k, value T x d_v -> T x d_v.
 ///
 /// @code
-/// const heed::rows<float> r = heed::rows<float>::Random(20, 16), decay =
-/// heed::rows<float>::Constant(20, 16, 0.9f); const heed::rows<float> k = r.rowwise().normalized();
+/// const heed::rows<float> r = heed::rows<float>::Random(20, 16),
+///                         decay = heed::rows<float>::Constant(20, 16, 0.9f);
+/// const heed::rows<float> k = r.rowwise().normalized();
 /// const auto out = heed::rwkv7(r, decay, k, r, -k, 0.5f * k);  // 20 x 16
 /// @endcode
 template <typename R, typename W, typename K, typename V, typename A, typename B, typename... Terms>

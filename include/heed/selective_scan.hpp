@@ -260,10 +260,11 @@ size_type selective_scan_workspace_bytes(const tensor_view<U>& u, const tensor_v
 /// x channels.
 ///
 /// @code
-/// const heed::rows<float> u = heed::rows<float>::Random(20, 8), dt =
-/// heed::rows<float>::Constant(20, 8, 0.1f); const heed::rows<float> a =
-/// heed::rows<float>::Constant(8, 4, -1.0f), b = heed::rows<float>::Random(20, 4); const auto out =
-/// heed::selective_scan(u, dt, a, b, b);  // 20 x 8
+/// const heed::rows<float> u = heed::rows<float>::Random(20, 8),
+///                         dt = heed::rows<float>::Constant(20, 8, 0.1f);
+/// const heed::rows<float> a = heed::rows<float>::Constant(8, 4, -1.0f),
+///                         b = heed::rows<float>::Random(20, 4);
+/// const auto out = heed::selective_scan(u, dt, a, b, b);  // 20 x 8
 /// @endcode
 template <typename U, typename Dt, typename A, typename B, typename C, typename... Terms>
 auto selective_scan(const U& u, const Dt& dt, const A& a, const B& b, const C& c,

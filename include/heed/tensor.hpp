@@ -172,8 +172,9 @@ tensor_view<Scalar> bhnd(Scalar* data, size_type batch, size_type heads, size_ty
 ///
 /// @code
 /// std::vector<float> numbers(2 * 10 * 4 * 64);
-/// const auto heads = heed::bnhd(numbers.data(), 2, 10, 4, 64);  // 2 sequences of 10 tokens with 4
-/// heads of 64 assert(&heads(1, 2, 3, 0) == &numbers[((1 * 10 + 3) * 4 + 2) * 64]);
+/// const auto heads =
+///     heed::bnhd(numbers.data(), 2, 10, 4, 64);  // 2 sequences of 10 tokens with 4 heads of 64
+/// assert(&heads(1, 2, 3, 0) == &numbers[((1 * 10 + 3) * 4 + 2) * 64]);
 /// @endcode
 template <typename Scalar>
 tensor_view<Scalar> bnhd(Scalar* data, size_type batch, size_type length, size_type heads,

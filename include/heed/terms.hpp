@@ -220,10 +220,9 @@ struct repeated_view {
 /// const auto windows = heed::bhnd(x.data(), 6, 1, 4, 8);
 /// heed::workspace memory;
 /// heed::multi_head_attention_into(windows, windows, windows, heed::bhnd(out.data(), 6, 1, 4, 8),
-/// {},
-///                                 heed::attention_options(), memory,
+///                                 {}, heed::attention_options(), memory,
 ///                                 heed::bias(heed::repeated(heed::bhnd(values.data(), 2, 1, 4, 4),
-///                                 3)));
+///                                                           3)));
 /// @endcode
 template <typename Scalar>
 repeated_view<const Scalar> repeated(const tensor_view<Scalar>& values, size_type times) {
@@ -260,10 +259,11 @@ auto keep(const repeated_view<Scalar>& mask) {
 /// that is not 0) = attend.
 ///
 /// @code
-/// const heed::rows<float> query = heed::rows<float>::Random(6, 64), key =
-/// heed::rows<float>::Random(10, 64); heed::rows<bool> mask = heed::rows<bool>::Constant(6, 10,
-/// true); mask.col(3).setConstant(false);  // no query sees key 3 const heed::rows<float> out =
-/// heed::attention(query, key, key, {}, heed::keep(mask));
+/// const heed::rows<float> query = heed::rows<float>::Random(6, 64),
+///                         key = heed::rows<float>::Random(10, 64);
+/// heed::rows<bool> mask = heed::rows<bool>::Constant(6, 10, true);
+/// mask.col(3).setConstant(false);  // no query sees key 3
+/// const heed::rows<float> out = heed::attention(query, key, key, {}, heed::keep(mask));
 /// @endcode
 template <typename Derived>
 auto keep(const Eigen::DenseBase<Derived>& mask) {
@@ -278,8 +278,8 @@ auto keep(const Eigen::DenseBase<Derived>& mask) {
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
 /// std::vector<std::uint8_t> bytes(10 * 2, 0xff);  // 10 keys take 2 bytes
 /// bytes[0] = 0x01;                                // of the first 8 keys, query 0 sees key 0 alone
-/// const auto out = heed::attention(x, x, x, {}, heed::keep_bits(heed::bhnd(bytes.data(), 1, 1, 10,
-/// 2), 10));
+/// const auto out =
+///     heed::attention(x, x, x, {}, heed::keep_bits(heed::bhnd(bytes.data(), 1, 1, 10, 2), 10));
 /// @endcode
 inline detail::keep_bits_term keep_bits(const tensor_view<const std::uint8_t>& bytes,
                                         size_type n_kv) {
@@ -390,10 +390,12 @@ inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
 /// using heed::size_type;
-/// const auto fade = [](float score, size_type, size_type, size_type i, size_type j) { return score
-/// - 0.1f * float(i - j); }; heed::attention_options options; options.causal =
-/// heed::causal::bottom_right; const auto out = heed::attention(x, x, x, options,
-/// heed::score_function(fade));
+/// const auto fade = [](float score, size_type, size_type, size_type i, size_type j) {
+///   return score - 0.1f * float(i - j);
+/// };
+/// heed::attention_options options;
+/// options.causal = heed::causal::bottom_right;
+/// const auto out = heed::attention(x, x, x, options, heed::score_function(fade));
 /// @endcode
 template <typename Function>
 detail::score_function_term<Function> score_function(const Function& function) {
@@ -407,8 +409,10 @@ detail::score_function_term<Function> score_function(const Function& function) {
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
 /// using heed::size_type;
-/// const auto same_document = [](size_type, size_type, size_type i, size_type j) { return i / 4 ==
-/// j / 4; }; const auto out = heed::attention(x, x, x, {}, heed::mask_function(same_document));
+/// const auto same_document = [](size_type, size_type, size_type i, size_type j) {
+///   return i / 4 == j / 4;
+/// };
+/// const auto out = heed::attention(x, x, x, {}, heed::mask_function(same_document));
 /// @endcode
 template <typename Function>
 detail::mask_function_term<Function> mask_function(const Function& function) {
@@ -424,9 +428,11 @@ detail::mask_function_term<Function> mask_function(const Function& function) {
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
 /// using heed::size_type;
-/// const auto same_document = [](size_type, size_type, size_type i, size_type j) { return i / 4 ==
-/// j / 4; }; const auto found = heed::block_mask::of(same_document, 1, 1, 10, 10, 4, 4); const auto
-/// out = heed::attention(x, x, x, {}, heed::mask_function(same_document, found));
+/// const auto same_document = [](size_type, size_type, size_type i, size_type j) {
+///   return i / 4 == j / 4;
+/// };
+/// const auto found = heed::block_mask::of(same_document, 1, 1, 10, 10, 4, 4);
+/// const auto out = heed::attention(x, x, x, {}, heed::mask_function(same_document, found));
 /// @endcode
 template <typename Function>
 detail::mask_function_term<Function> mask_function(const Function& function,

@@ -133,9 +133,11 @@ class known_lse {
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
-/// 32); const auto result = heed::attention_with_lse(query, key, value); const rows weights =
-/// heed::attention_weights(query, key, result.lse, 2, 3);  // of the queries 2, 3 and 4: 3 x 10
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64),
+///            value = rows::Random(10, 32);
+/// const auto result = heed::attention_with_lse(query, key, value);
+/// const rows weights =
+///     heed::attention_weights(query, key, result.lse, 2, 3);  // of the queries 2, 3 and 4: 3 x 10
 /// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
 auto attention_weights(const Query& query, const Key& key, const Lse& lse, size_type first_row,
@@ -155,9 +157,10 @@ auto attention_weights(const Query& query, const Key& key, const Lse& lse, size_
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
-/// 32); const auto result = heed::attention_with_weights(query, key, value); assert((result.weights
-/// * value - result.out).norm() < 1e-5f);
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64),
+///            value = rows::Random(10, 32);
+/// const auto result = heed::attention_with_weights(query, key, value);
+/// assert((result.weights * value - result.out).norm() < 1e-5f);
 /// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query,
           typename Key, typename Value, typename... Terms>
@@ -183,9 +186,11 @@ auto attention_with_weights(const Query& query, const Key& key, const Value& val
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
-/// 32); const auto lse = heed::attention_with_lse(query, key, value).lse; const auto mass =
-/// heed::key_mass(query, key, lse); assert(mass.size() == 10 && std::abs(mass.sum() - 6) < 1e-4f);
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64),
+///            value = rows::Random(10, 32);
+/// const auto lse = heed::attention_with_lse(query, key, value).lse;
+/// const auto mass = heed::key_mass(query, key, lse);
+/// assert(mass.size() == 10 && std::abs(mass.sum() - 6) < 1e-4f);
 /// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
 auto key_mass(const Query& query, const Key& key, const Lse& lse,
@@ -205,9 +210,11 @@ auto key_mass(const Query& query, const Key& key, const Lse& lse,
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
-/// 32); const auto lse = heed::attention_with_lse(query, key, value).lse; const auto entropy =
-/// heed::row_entropy(query, key, lse); assert(entropy.maxCoeff() < 1e-5f + std::log(10.0f));
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64),
+///            value = rows::Random(10, 32);
+/// const auto lse = heed::attention_with_lse(query, key, value).lse;
+/// const auto entropy = heed::row_entropy(query, key, lse);
+/// assert(entropy.maxCoeff() < 1e-5f + std::log(10.0f));
 /// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
 auto row_entropy(const Query& query, const Key& key, const Lse& lse,
@@ -239,10 +246,11 @@ struct top_keys_result {
 ///
 /// @code
 /// using rows = heed::rows<float>;
-/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64), value = rows::Random(10,
-/// 32); const auto lse = heed::attention_with_lse(query, key, value).lse; const auto top =
-/// heed::top_keys(query, key, lse, 3); assert(top.weights(0, 0) >= top.weights(0, 2) && top.keys(0,
-/// 0) < 10);
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64),
+///            value = rows::Random(10, 32);
+/// const auto lse = heed::attention_with_lse(query, key, value).lse;
+/// const auto top = heed::top_keys(query, key, lse, 3);
+/// assert(top.weights(0, 0) >= top.weights(0, 2) && top.keys(0, 0) < 10);
 /// @endcode
 template <typename Query, typename Key, typename Lse, typename... Terms>
 auto top_keys(const Query& query, const Key& key, const Lse& lse, size_type k,

@@ -19,8 +19,9 @@ HEED_NAMESPACE_BEGIN
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
 /// heed::rows<float> out(10, 64);
 /// heed::workspace memory;
-/// for (int step = 0; step < 3; ++step) heed::attention_into(x, x, x, out, {},
-/// heed::attention_options(), memory); assert(memory.capacity() > 0);
+/// for (int step = 0; step < 3; ++step)
+///   heed::attention_into(x, x, x, out, {}, heed::attention_options(), memory);
+/// assert(memory.capacity() > 0);
 /// @endcode
 class workspace {
  public:

@@ -233,8 +233,10 @@ Acc mapped(feature_map map, const Acc& x) {
 
 /// Token after token, as the recurrence reads (a product becomes an Acc before it is added: see
 /// score.hpp):
-///   S = diag(exp(g)) S;   u = v, or beta (v - S^T k) for the delta rule;   S = S + k u^T;   o =
-///   scale S^T q
+///   S = diag(exp(g)) S
+///   u = v, or beta (v - S^T k) for the delta rule
+///   S = S + k u^T
+///   o = scale S^T q
 /// With a bonus the read comes first: o = scale (S^T q + (q . (bonus * k)) v). A gate of -infinity
 /// makes a row of S 0 whatever it held.
 template <typename Scalar>

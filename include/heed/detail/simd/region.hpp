@@ -27,8 +27,7 @@
 // A region compiles its functions for an instruction set that the user's flags need not name. Text
 // inside a region is
 //   HEED_NAMESPACE_BEGIN
-//   HEED_BEGIN_AVX512           (or _AVX512_BF16, _AVX2, _BASELINE; each opens its namespace,
-//   detail::avx512, ...)
+//   HEED_BEGIN_AVX512           (or _AVX512_BF16, _AVX2, _BASELINE; each opens its namespace)
 //   ...
 //   HEED_END_REGION
 //   HEED_NAMESPACE_END
@@ -39,29 +38,37 @@
 // bf16_pairs). One file an instruction set defines the same operations for both:
 //   V::scalar, V::lanes           float or double; how many
 //   V::tile_rows, V::tile_vectors the register tile: tile_rows x tile_vectors accumulators,
-//   tile_vectors operands, a broadcast V::zero()  V::broadcast(x)    every lane the same V::load(p)
-//   V::load(p, n)     lanes side by side, any alignment; with n (0 <= n <= lanes) the rest are 0
-//   and memory past them is not touched v.store(p)  v.store(p, n)     the mirror image. f32 also
-//   loads and stores bfloat16_bits* and half_bits*
-//                               (stores round to nearest even), and loads std::int8_t*
+//                                 tile_vectors operands, a broadcast
+//   V::zero()  V::broadcast(x)    every lane the same
+//   V::load(p)  V::load(p, n)     lanes side by side, any alignment; with n (0 <= n <= lanes) the
+//                                 rest are 0 and memory past them is not touched
+//   v.store(p)  v.store(p, n)     the mirror image. f32 also loads and stores bfloat16_bits* and
+//                                 half_bits* (stores round to nearest even), and loads
+//                                 std::int8_t*
 //   a + b  a - b  a * b  a / b    fma(a, b, c) = a * b + c, one rounding where the CPU has it
 //   (max)(a, b)                   a > b ? a : b, so b where either is NaN (unless the build
-//   promises that there are none);
-//                               in parentheses, because a Windows header makes a macro of max
+//                                 promises that there are none); in parentheses, because a Windows
+//                                 header makes a macro of max
 //   (abs)(a)  with_sign(a, b)     |a|; |a| with the sign of b; in parentheses, because Arduino.h
-//   makes a macro of abs n = split(a, rest)            a = n + rest, n an integer and rest in [0,
-//   1]; |a| < 2^22. n is for scale alone n = split(m, a, rest)         the same where m is true;
-//   elsewhere a may be anything, and raises nothing scale(a, n)  scale(m, a, n)   a * 2^n for n
-//   from split, and 0 where m is false; a and the result are normal numbers V::mask a truth value a
-//   lane: & | ~, any(m), all(m) less(a, b)  not_less(a, b)    compares; with a NaN less is false
-//   and not_less true, whatever the compiler may assume about NaN not_finite(a) infinite or NaN,
-//   from the bits V::first(n)                   a mask of lanes 0 .. n - 1, for any n
+//                                 makes a macro of abs
+//   n = split(a, rest)            a = n + rest, n an integer and rest in [0, 1]; |a| < 2^22. n is
+//                                 for scale alone
+//   n = split(m, a, rest)         the same where m is true; elsewhere a may be anything, and raises
+//                                 nothing
+//   scale(a, n)  scale(m, a, n)   a * 2^n for n from split, and 0 where m is false; a and the
+//                                 result are normal numbers
+//   V::mask                       a truth value a lane: & | ~, any(m), all(m)
+//   less(a, b)  not_less(a, b)    compares; with a NaN less is false and not_less true, whatever
+//                                 the compiler may assume about NaN
+//   not_finite(a)                 infinite or NaN, from the bits
+//   V::first(n)                   a mask of lanes 0 .. n - 1, for any n
 //   V::load_mask(p, n)            a mask from n bools (0 <= n <= lanes), the rest false
 //   select(m, a, b)               m ? a : b
 //   transpose(v)                  v[lanes], in place
 //   sum(a)                        of all lanes
 //   held(a)                       a, in a register: g++ loads what comes from memory once more for
-//   every use sums(v)                       v[lanes] -> one vector, lane i the sum of v[i]
+//                                 every use
+//   sums(v)                       v[lanes] -> one vector, lane i the sum of v[i]
 // and prefetch(p), which brings a cache line to the second level, and prefetch_first<Write>(p),
 // which brings it to the first, there to be written or not.
 
