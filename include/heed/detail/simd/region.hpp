@@ -75,18 +75,18 @@
 #define HEED_INLINE __attribute__((always_inline)) inline
 
 #if defined(__clang__)
-#define HEED_TARGET_AVX2 \
-  _Pragma("clang attribute push(__attribute__((target(\"avx2,fma,f16c\"))), apply_to = function)")
-#define HEED_TARGET_AVX512                                                                   \
-  _Pragma(                                                                                   \
-      "clang attribute "                                                                     \
-      "push(__attribute__((target(\"avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c\"))), " \
-      "apply_to = function)")
-#define HEED_TARGET_AVX512_BF16                                                              \
-  _Pragma(                                                                                   \
-      "clang attribute "                                                                     \
-      "push(__attribute__((target(\"avx512bf16,avx512f,avx512dq,avx512bw,avx512vl,avx2,fma," \
-      "f16c\"))), apply_to = function)")
+// Regions, for clang: attributes that are pushed onto all functions up to the region's end. Files
+// may be compiled for any CPU; a function of a region runs only where its instruction set is
+// there, which the dispatcher looks up.
+//
+// A pragma's text is one string, which no line may cut: the preprocessor makes it of tokens.
+#define HEED_PRAGMA(...) _Pragma(#__VA_ARGS__)
+#define HEED_CLANG_TARGET(set) \
+  HEED_PRAGMA(clang attribute push(__attribute__((target(set))), apply_to = function))
+#define HEED_TARGET_AVX2 HEED_CLANG_TARGET("avx2,fma,f16c")
+#define HEED_TARGET_AVX512 HEED_CLANG_TARGET("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c")
+#define HEED_TARGET_AVX512_BF16 \
+  HEED_CLANG_TARGET("avx512bf16,avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c")
 #define HEED_TARGET_BASELINE _Pragma("clang attribute push")
 #define HEED_TARGET_POP _Pragma("clang attribute pop")
 #else
