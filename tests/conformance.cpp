@@ -99,38 +99,39 @@ void run_case(const std::filesystem::path& file, tally& count) {
   std::cout << '\n';
 }
 
-/// The instruction set of that name.
-heed::isa target_of(const std::string& name) {
-  for (const heed::isa target : heed::available_isas())
-    if (name == heed::name(target)) return target;
-  throw std::runtime_error("this CPU has no instruction set " + name);
+/// Runs the cases of some folders on what is automatic now. Returns whether all went well.
+bool run_folders(const std::vector<std::string>& folders) {
+  bool good = true;
+  for (const std::string& folder : folders) {
+    tally count;
+    for (const std::filesystem::path& file : cases_under(folder)) run_case(file, count);
+    std::cout << folder << ": " << count.passed << " passed, " << count.in_part
+              << " passed in part, " << count.failed << " failed, " << count.skipped
+              << " skipped\n";
+    if (count.run() == 0)
+      std::cout << "FAIL " << folder << ": every case was skipped, so this folder tests nothing\n";
+    good = good && count.failed == 0 && count.run() > 0;
+  }
+  return good;
 }
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::cerr << "usage: heed_conformance [--target ISA] DIR...\nRuns every JSON case under the "
+  std::vector<std::string> folders(argv + 1, argv + argc);
+  const bool every_target = !folders.empty() && folders[0] == "--every-target";
+  if (every_target) folders.erase(folders.begin());
+  if (folders.empty()) {
+    std::cerr << "usage: heed_conformance [--every-target] DIR...\nRuns every JSON case under the "
                  "folders.\n";
     return 1;
   }
   try {
-    int first = 1;
-    if (std::string(argv[1]) == "--target" && argc > 3) {
-      first = 3;
-      heed::set_target(target_of(argv[2]));
-    }
+    if (!every_target) return run_folders(folders) ? 0 : 1;
     bool good = true;
-    for (int n = first; n < argc; ++n) {
-      tally count;
-      for (const std::filesystem::path& file : cases_under(argv[n])) run_case(file, count);
-      std::cout << argv[n] << ": " << count.passed << " passed, " << count.in_part
-                << " passed in part, " << count.failed << " failed, " << count.skipped
-                << " skipped\n";
-      if (count.run() == 0)
-        std::cout << "FAIL " << argv[n]
-                  << ": every case was skipped, so this folder tests nothing\n";
-      good = good && count.failed == 0 && count.run() > 0;
+    for (const heed::isa target : heed::available_isas()) {
+      heed::set_target(target);
+      std::cout << heed::name(target) << ":\n";
+      good = run_folders(folders) && good;
     }
     return good ? 0 : 1;
   } catch (const std::exception& error) {
