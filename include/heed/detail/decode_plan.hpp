@@ -96,7 +96,7 @@ Acc weigh_parts(const decode_results<Acc>& results, size_type parts, size_type r
     sum += weight * results.sum(s, row);
     results.sum(s, row) = weight;
   }
-  const bool empty = bits_of(sum) == 0;  // no key and no sink
+  const bool empty = is_empty_row(sum);
   for (size_type s = 0; s < parts; ++s)
     results.sum(s, row) = empty ? Acc(0) : results.sum(s, row) / sum;
   return log_sum_exp(top, sum);

@@ -20,9 +20,8 @@ struct memory_region {
   memory_region(const void* data, std::size_t bytes, const axes& sizes, const axes& their_strides)
       : extents(sizes), strides(their_strides), width(static_cast<std::ptrdiff_t>(bytes)) {
     if (!data || ((sizes[0] - 1) | (sizes[1] - 1) | (sizes[2] - 1) | (sizes[3] - 1)) < 0) return;
-    std::size_t
-        below = 0,
-        above = 1;  // without a sign, which may wrap: a view may be of more than there is memory
+    // Without a sign, which may wrap: a view may be of more than there is memory.
+    std::size_t below = 0, above = 1;
     for (std::size_t axis = 0; axis < 4; ++axis) {
       const std::size_t reach =
           static_cast<std::size_t>(extents[axis] - 1) * static_cast<std::size_t>(strides[axis]);

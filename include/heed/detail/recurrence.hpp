@@ -88,7 +88,7 @@ void check_carry(const char* function, const std::optional<tensor_view<Acc>>& ca
   check_equal(function, "carry: columns", carry->cols, cols_name, state_cols);
 }
 
-// Told by their bits, as in number.hpp.
+// Recognised by their bits, as in number.hpp.
 inline bool is_zero(float x) { return bits_of(x) << 1 == 0; }
 inline bool is_zero(double x) { return bits_of(x) << 1 == 0; }
 template <typename Acc>

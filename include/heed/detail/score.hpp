@@ -54,13 +54,19 @@ Acc score_of(const score_params<Acc>& score, const Acc& dot, size i, size j) {
   return s;
 }
 
+/// Whether a row whose weights sum to this has seen no key and has no sink: the sum is exactly 0.
+template <typename Acc>
+bool is_empty_row(const Acc& sum) {
+  return bits_of(sum) == 0;
+}
+
 /// The natural log-sum-exp of a row whose largest score is `max`, in units of log 2, and whose sum
 /// of 2^(s - max) is `sum`; -infinity for the empty row, which has seen no key and has no sink: its
 /// sum is exactly 0.
 template <typename Acc>
 Acc log_sum_exp(const Acc& max, const Acc& sum) {
   constexpr double ln2 = 0.69314718055994531;
-  if (bits_of(sum) == 0) return negative_infinity<Acc>();
+  if (is_empty_row(sum)) return negative_infinity<Acc>();
   return static_cast<Acc>(static_cast<double>(max) * ln2 + std::log(static_cast<double>(sum)));
 }
 
