@@ -4,6 +4,7 @@
 /// included alone.
 
 #include <heed/attention.hpp>
+#include <heed/backward.hpp>
 #include <heed/block_mask.hpp>
 #include <heed/carry.hpp>
 #include <heed/causal_conv.hpp>
@@ -25,6 +26,7 @@
 #include <heed/projection.hpp>
 #include <heed/ragged.hpp>
 #include <heed/reference.hpp>
+#include <heed/reference_backward.hpp>
 #include <heed/result.hpp>
 #include <heed/rwkv7.hpp>
 #include <heed/selective_scan.hpp>

@@ -59,9 +59,10 @@ struct key_lengths_term {
 struct blocks_term {
   const block_mask* mask = nullptr;
 };
-template <typename Function>
+template <typename Function, typename Derivative = void>
 struct score_function_term {
   const Function* function;
+  const Derivative* derivative = nullptr;  // void: the call takes no gradient
 };
 template <typename Function>
 struct mask_function_term {
@@ -71,11 +72,17 @@ struct mask_function_term {
 
 // The context of a hook is the term, not the function: a pointer to a plain function is no pointer
 // to void.
-template <typename Function, typename Acc>
+template <typename Term, typename Acc>
 void run_score_function(const void* context, size b, size h, const visible_block<Acc>& block) {
-  const Function& function = *static_cast<const score_function_term<Function>*>(context)->function;
+  const auto& function = *static_cast<const Term*>(context)->function;
   update_block(block,
                [&](const Acc& score, size i, size j) { return Acc(function(score, b, h, i, j)); });
+}
+template <typename Term, typename Acc>
+void run_score_derivative(const void* context, size b, size h, const visible_block<Acc>& block) {
+  const auto& derivative = *static_cast<const Term*>(context)->derivative;
+  update_block(
+      block, [&](const Acc& score, size i, size j) { return Acc(derivative(score, b, h, i, j)); });
 }
 
 /// Gives every pair that `shows(i, j)` denies a score of -infinity.
@@ -125,7 +132,8 @@ struct terms {
   dropout_term dropout;
   // The hooks of the terms that work on whole blocks. Of a term that no call has, nothing is
   // compiled.
-  pair_hook<Acc> score_function, mask_function, bits_mask, bytes_mask, weight_dropout;
+  pair_hook<Acc> score_function, score_derivative, mask_function, bits_mask, bytes_mask,
+      weight_dropout;
 
   void add(const keep_term& term) { keep = term; }
   void add(const keep_bytes_term& term) {
@@ -146,13 +154,21 @@ struct terms {
     dropout = term;
     if (term.probability > 0) weight_dropout = {&run_dropout<Acc>, &term};
   }
-  template <typename Function>
-  void add(const score_function_term<Function>& term) {
+  template <typename Function, typename Derivative>
+  void add(const score_function_term<Function, Derivative>& term) {
+    using given = score_function_term<Function, Derivative>;
     static_assert(
         std::is_invocable_r<Acc, const Function&, Acc, size_type, size_type, size_type,
                             size_type>::value,
         "a score function is called as function(score, b, h, i, j) and returns the new score");
-    score_function = {&run_score_function<Function, Acc>, &term};
+    score_function = {&run_score_function<given, Acc>, &term};
+    if constexpr (!std::is_void<Derivative>::value) {
+      static_assert(std::is_invocable_r<Acc, const Derivative&, Acc, size_type, size_type,
+                                        size_type, size_type>::value,
+                    "the derivative of a score function is called as derivative(score, b, h, i, "
+                    "j) and returns how fast the new score grows with the score");
+      score_derivative = {&run_score_derivative<given, Acc>, &term};
+    }
   }
   template <typename Function>
   void add(const mask_function_term<Function>& term) {
@@ -184,8 +200,8 @@ template <>
 struct purpose_of<keep_bytes_term> {
   using type = keep_term;
 };
-template <typename Function>
-struct purpose_of<score_function_term<Function>> {
+template <typename Function, typename Derivative>
+struct purpose_of<score_function_term<Function, Derivative>> {
   using type = score_function_term<void>;
 };
 template <typename Function>
@@ -400,6 +416,27 @@ inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
 template <typename Function>
 detail::score_function_term<Function> score_function(const Function& function) {
   return {&function};
+}
+
+/// The same for calls that take a gradient, which need to know how the new score changes with the
+/// old one: derivative(score, b, h, i, j) is d function / d score at the score that the function
+/// gets. It must outlive the call too. The forward call ignores it.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// using heed::size_type;
+/// const auto square = [](float score, size_type, size_type, size_type, size_type) {
+///   return score * score;
+/// };
+/// const auto twice = [](float score, size_type, size_type, size_type, size_type) {
+///   return 2 * score;
+/// };
+/// const auto out = heed::attention(x, x, x, {}, heed::score_function(square, twice));
+/// @endcode
+template <typename Function, typename Derivative>
+detail::score_function_term<Function, Derivative> score_function(const Function& function,
+                                                                 const Derivative& derivative) {
+  return {&function, &derivative};
 }
 
 /// The user's mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's

@@ -83,6 +83,14 @@ inline void check_equal(const char* function, const char* what, Eigen::Index got
   if (got != wanted) fail_unequal(function, what, got, whose, wanted);
 }
 
+/// The same for one size of an argument, which the message calls "what: part".
+inline void check_part(const char* function, const char* what, const char* part, Eigen::Index got,
+                       const char* whose, Eigen::Index wanted) {
+  if (got != wanted)
+    fail_with("heed::", function, ": ", what, ": ", part, " ", got, " does not match ", whose, " ",
+              wanted);
+}
+
 /// A size, which must not be negative.
 inline std::ptrdiff_t checked_size(const char* function, const char* what, std::ptrdiff_t extent) {
   if (extent < 0)

@@ -75,6 +75,7 @@ struct score_params {
   size alibi_offset = 0;
   block_hook<Acc>
       score_hook;  // the user's score function, in natural units; a score it makes -inf is masked
+  block_hook<Acc> slope_hook;  // its derivative, where a gradient is taken
   detail::band band;           // masks, composed by AND
   const bool* keep = nullptr;  // keep[i * keep_row + j * keep_col]; true: attend
   size keep_row = 0, keep_col = 0;

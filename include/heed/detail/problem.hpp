@@ -67,6 +67,10 @@ struct problem {
   size_type n_q(size_type b) const {
     return ragged() ? query_starts[b + 1] - query_starts[b] : query.rows;
   }
+  /// Where sequence b is: its batch entry, and its first rows there.
+  size_type entry(size_type b) const { return ragged() ? 0 : b; }
+  size_type first_query(size_type b) const { return ragged() ? query_starts[b] : 0; }
+  size_type first_key(size_type b) const { return ragged() ? key_starts[b] : 0; }
   /// Keys of sequence b that exist; those past them are never read.
   size_type n_kv(size_type b) const {
     if (ragged()) return key_starts[b + 1] - key_starts[b];
@@ -97,15 +101,13 @@ struct problem {
 
   head_problem<Scalar, Stored> head(size_type b, size_type h) const {
     const size_type h_kv = h / group();
-    const size_type entry = ragged() ? 0 : b, first_query = ragged() ? query_starts[b] : 0,
-                    first_key = ragged() ? key_starts[b] : 0;
-    head_problem<Scalar, Stored> one{query.head(entry, h, first_query, n_q(b)),
-                                     key.head(entry, h_kv, first_key, n_kv(b)),
-                                     value.head(entry, h_kv, first_key, n_kv(b)),
-                                     out.head(entry, h, first_query, n_q(b)),
+    head_problem<Scalar, Stored> one{query.head(entry(b), h, first_query(b), n_q(b)),
+                                     key.head(entry(b), h_kv, first_key(b), n_kv(b)),
+                                     value.head(entry(b), h_kv, first_key(b), n_kv(b)),
+                                     out.head(entry(b), h, first_query(b), n_q(b)),
                                      {},
                                      score(b, h)};
-    if (lse.data) one.lse = lse.head(entry, h, first_query, n_q(b));
+    if (lse.data) one.lse = lse.head(entry(b), h, first_query(b), n_q(b));
     return one;
   }
 
@@ -137,6 +139,7 @@ struct problem {
     score.blocks.whole_needs_no_hook =
         terms.function_blocks && !terms.bits_mask.run && !terms.bytes_mask.run;
     if (terms.score_function.run) score.score_hook = {&run_score_hook, this};
+    if (terms.score_derivative.run) score.slope_hook = {&run_slope_hook, this};
     if (terms.bits_mask.run || terms.bytes_mask.run || terms.mask_function.run)
       score.mask_hook = {&run_mask_hook, this};
     if (terms.sinks && !is_negative_infinity(terms.sinks->values[h])) {
@@ -170,6 +173,13 @@ struct problem {
     const problem& p = *static_cast<const problem*>(context);
     p.caught.guard([&] {
       p.terms.score_function.run(p.terms.score_function.context, b, h, p.counted(b, block));
+    });
+  }
+  static void run_slope_hook(const void* context, size b, size h,
+                             const score_block<accumulator>& block) {
+    const problem& p = *static_cast<const problem*>(context);
+    p.caught.guard([&] {
+      p.terms.score_derivative.run(p.terms.score_derivative.context, b, h, p.counted(b, block));
     });
   }
   static void run_mask_hook(const void* context, size b, size h,
@@ -297,15 +307,32 @@ void check_scratch(const char* function, const problem<Scalar, Stored>& p) {
           {p.query.batch, p.query.heads, p.query.rows, p.value.cols + 2, a_result});
 }
 
-/// Checks all that scores come from, and lse, and makes a problem of them that has no out yet.
-template <typename Scalar, typename Stored, typename... Terms>
-problem<Scalar, Stored> make_score_problem(
-    const char* function, const tensor_view<const Scalar>& query, const stored_tensor<Stored>& key,
-    const stored_tensor<Stored>& value, const tensor_view<accumulator_t<Scalar>>& lse,
-    const attention_options& options, const Terms&... given) {
-  problem<Scalar, Stored> p(query, key, value, {}, lse, options);
-  add_terms(p.terms, given...);
+/// Checks the sizes of what has one number for each query row.
+template <typename Query, typename Numbers>
+void check_row_numbers(const char* function, const char* what, const tensor_view<Numbers>& numbers,
+                       const tensor_view<Query>& query) {
+  check_view(function, what, numbers);
+  check_part(function, what, "batch", numbers.batch, "query's batch", query.batch);
+  check_part(function, what, "num_heads", numbers.heads, "query's num_heads", query.heads);
+  check_part(function, what, "n_q", numbers.rows, "query's n_q", query.rows);
+  check_part(function, what, "columns", numbers.cols, "one number a row:", size_type{1});
+}
+/// Checks the sizes of what has a row for each query, as wide as `wide` is.
+template <typename Query, typename Rows>
+void check_query_rows(const char* function, const char* what, const tensor_view<Rows>& given,
+                      const tensor_view<Query>& query, const char* whose_dim, size_type dim) {
+  check_view(function, what, given);
+  check_part(function, what, "batch", given.batch, "query's batch", query.batch);
+  check_part(function, what, "num_heads", given.heads, "query's num_heads", query.heads);
+  check_part(function, what, "n_q", given.rows, "query's n_q", query.rows);
+  check_part(function, what, "head_dim", given.cols, whose_dim, dim);
+}
 
+/// Checks all that the scores of a problem come from.
+template <typename Scalar, typename Stored>
+void check_scores(const char* function, const problem<Scalar, Stored>& p) {
+  const auto &query = p.query;
+  const auto &key = p.key, &value = p.value;
   check_view(function, "query", query);
   check_equal(function, "key: head_dim", key.cols, "query's head_dim", query.cols);
   check_equal(function, "value: kv_length", value.rows, "key's kv_length", key.rows);
@@ -315,16 +342,21 @@ problem<Scalar, Stored> make_score_problem(
   if (key.heads == 0 ? query.heads != 0 : query.heads % key.heads != 0)
     fail_with("heed::", function, ": query: num_heads ", query.heads,
               " is not a multiple of num_kv_heads ", key.heads);
-  if (!is_none(lse)) {
-    check_view(function, "lse", lse);
-    check_equal(function, "lse: batch", lse.batch, "query's batch", query.batch);
-    check_equal(function, "lse: num_heads", lse.heads, "query's num_heads", query.heads);
-    check_equal(function, "lse: n_q", lse.rows, "query's n_q", query.rows);
-    check_equal(function, "lse: columns", lse.cols, "one number a row:", size_type{1});
-  }
-  check_options<accumulator_t<Scalar>>(function, options);
+  if (!is_none(p.lse)) check_row_numbers(function, "lse", p.lse, query);
+  check_options<accumulator_t<Scalar>>(function, p.options);
   check_terms(function, p);
   check_scratch(function, p);
+}
+
+/// Makes a problem of all that scores come from, and lse, that has no out yet.
+template <typename Scalar, typename Stored, typename... Terms>
+problem<Scalar, Stored> make_score_problem(
+    const char* function, const tensor_view<const Scalar>& query, const stored_tensor<Stored>& key,
+    const stored_tensor<Stored>& value, const tensor_view<accumulator_t<Scalar>>& lse,
+    const attention_options& options, const Terms&... given) {
+  problem<Scalar, Stored> p(query, key, value, {}, lse, options);
+  add_terms(p.terms, given...);
+  check_scores(function, p);
   return p;
 }
 
@@ -350,11 +382,7 @@ problem<Scalar, Stored> make_stored_problem(
     const Terms&... given) {
   problem<Scalar, Stored> p =
       make_score_problem(function, query, key, value, lse, options, given...);
-  check_view(function, "out", out);
-  check_equal(function, "out: batch", out.batch, "query's batch", query.batch);
-  check_equal(function, "out: num_heads", out.heads, "query's num_heads", query.heads);
-  check_equal(function, "out: n_q", out.rows, "query's n_q", query.rows);
-  check_equal(function, "out: head_dim", out.cols, "value's head_dim", value.cols);
+  check_query_rows(function, "out", out, query, "value's head_dim", value.cols);
   p.out = out;
   const auto& terms = p.terms;
   check_apart(function, {"out", out}, {"lse", lse}, "query", query, "key", key.elements, "value",

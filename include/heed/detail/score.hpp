@@ -38,6 +38,13 @@ bool visible(const score_params<Acc>& score, size i, size j) {
          !is_negative_infinity(hooked(score.mask_hook, score, Acc(0), i, j));
 }
 
+/// How far key j is from query i, as ALiBi counts it.
+template <typename Acc>
+Acc distance(const score_params<Acc>& score, size i, size j) {
+  const size steps = i + score.alibi_offset - j;
+  return Acc(static_cast<double>(steps < 0 ? -steps : steps));
+}
+
 /// The score of a visible pair: scale -> softcap -> bias and ALiBi -> score function (natural
 /// units). -infinity: the function masked it.
 template <typename Acc>
@@ -46,12 +53,32 @@ Acc score_of(const score_params<Acc>& score, const Acc& dot, size i, size j) {
   Acc s(dot * score.scale);
   if (score.softcap > Acc(0)) s = score.softcap * Acc(tanh(Acc(s / score.softcap)));
   if (score.bias) s += score.bias[i * score.bias_row + j * score.bias_col];
-  if (score.has_alibi) {
-    const size distance = i + score.alibi_offset - j;
-    s -= Acc(score.alibi_slope * Acc(static_cast<double>(distance < 0 ? -distance : distance)));
-  }
+  if (score.has_alibi) s -= Acc(score.alibi_slope * distance(score, i, j));
   if (score.score_hook.run) s = hooked(score.score_hook, score, s, i, j);
   return s;
+}
+
+/// How fast the score of a visible pair grows with the sum of its product and its biases, and with
+/// the scaled product alone: the derivative of score_of.
+template <typename Acc>
+struct score_slopes {
+  Acc of_bias, of_product;
+};
+template <typename Acc>
+score_slopes<Acc> slopes_of(const score_params<Acc>& score, const Acc& dot, size i, size j) {
+  using std::tanh;
+  score_slopes<Acc> slopes{Acc(1), Acc(1)};
+  if (score.score_hook.run) {
+    score_params<Acc> before = score;
+    before.score_hook.run = nullptr;
+    slopes.of_bias = hooked(score.slope_hook, score, score_of(before, dot, i, j), i, j);
+  }
+  slopes.of_product = slopes.of_bias;
+  if (score.softcap > Acc(0)) {
+    const Acc t(tanh(Acc(Acc(dot * score.scale) / score.softcap)));
+    slopes.of_product = Acc(slopes.of_product * Acc(Acc(1) - Acc(t * t)));
+  }
+  return slopes;
 }
 
 /// Whether a row whose weights sum to this has seen no key and has no sink: the sum is exactly 0.

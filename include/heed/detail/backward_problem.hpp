@@ -1,0 +1,143 @@
+#pragma once
+
+#include <heed/detail/problem.hpp>
+#include <heed/gradient_terms.hpp>
+
+#include <type_traits>
+
+HEED_NAMESPACE_BEGIN
+namespace detail {
+
+/// One backward call, checked. Out is the type of the forward call's output: Scalar, or that of the
+/// sums.
+template <typename Scalar, typename Out = Scalar>
+struct backward_problem {
+  using accumulator = accumulator_t<Scalar>;
+
+  problem<Scalar> forward;  // query, key, value, options and terms of the forward call
+  tensor_view<const Out> out;
+  tensor_view<const accumulator> lse;
+  tensor_view<const Scalar> grad_out;
+  tensor_view<Scalar> grad_query, grad_key, grad_value;
+  gradient_terms<accumulator> terms;
+
+  /// The rows of queries [B,H,n_q,..] or of keys [B,H_kv,n_kv,..] of head h of sequence b.
+  template <typename Element>
+  matrix_view<Element> query_rows(const tensor_view<Element>& rows, size_type b,
+                                  size_type h) const {
+    return rows.head(forward.entry(b), h, forward.first_query(b), forward.n_q(b));
+  }
+  /// Those past a sequence's length too: their gradient is 0.
+  template <typename Element>
+  matrix_view<Element> key_rows(const tensor_view<Element>& rows, size_type b, size_type h) const {
+    const size_type count = forward.ragged() ? forward.n_kv(b) : forward.key.rows;
+    return rows.head(forward.entry(b), h, forward.first_key(b), count);
+  }
+  /// The gradient that comes in for the log-sum-exp of query i of head h of sequence b.
+  accumulator grad_lse(size_type b, size_type h, size_type i) const {
+    return terms.grad_lse ? query_rows(terms.grad_lse->view, b, h)(i, 0) : accumulator(0);
+  }
+};
+
+/// What has the sizes of `of`, each of which may be 1 where that is 1.
+template <typename Element, typename Other>
+void check_same_sizes(const char* function, const char* what, const tensor_view<Element>& view,
+                      const char* whose, const tensor_view<Other>& of) {
+  check_view(function, what, view);
+  check_part(function, what, "batch", view.batch, whose, of.batch);
+  check_part(function, what, "num_heads", view.heads, whose, of.heads);
+  check_part(function, what, "rows", view.rows, whose, of.rows);
+  check_part(function, what, "columns", view.cols, whose, of.cols);
+}
+
+template <typename Scalar, typename Out>
+void check_gradient_terms(const char* function, const backward_problem<Scalar, Out>& p) {
+  const auto& forward = p.forward.terms;
+  if (p.terms.grad_lse)
+    check_row_numbers(function, "grad_lse", p.terms.grad_lse->view, p.forward.query);
+  const auto missing = [&](const char* what, const char* term) {
+    fail_with("heed::", function, ": ", what, " is the gradient of ", term,
+              ", which the call does not have");
+  };
+  if (p.terms.grad_bias) {
+    if (!forward.bias) missing("grad_bias", "bias");
+    check_same_sizes(function, "grad_bias", p.terms.grad_bias->view, "bias'", forward.bias->view);
+  }
+  const auto check_heads = [&](const char* what, const char* name, const auto& gradient,
+                               const auto& term) {
+    if (!gradient) return;
+    if (!term) missing(what, name);
+    check_equal(function, what, gradient->count, "query's num_heads", p.forward.num_heads());
+  };
+  check_heads("grad_alibi", "alibi", p.terms.grad_alibi, forward.alibi);
+  check_heads("grad_sinks", "sinks", p.terms.grad_sinks, forward.sinks);
+  check_heads("grad_logit_scales", "logit_scales", p.terms.grad_logit_scales,
+              forward.logit_scales);
+}
+
+/// Every output is apart from all that is read and from the outputs after it.
+template <typename Scalar, typename Out, typename... More>
+void check_outputs_apart(const char* function, const backward_problem<Scalar, Out>& p,
+                         const More&... starts) {
+  const auto& terms = p.forward.terms;
+  const auto check = [&](const named_region& first, const named_region& second,
+                         const auto&... others) {
+    check_apart(function, first, second, "query", p.forward.query, "key", p.forward.key.elements,
+                "value", p.forward.value.elements, "out", p.out, "lse", p.lse, "grad_out",
+                p.grad_out, "grad_lse", p.terms.grad_lse, "keep", terms.keep, "keep",
+                terms.keep_bytes, "keep_bits", terms.keep_bits, "bias", terms.bias,
+                "alibi: slopes", terms.alibi, "sinks: logits", terms.sinks,
+                "logit_scales: factors", terms.logit_scales, "key_lengths", terms.key_lengths,
+                starts..., others...);
+  };
+  check({"grad_query", p.grad_query}, {"grad_key", p.grad_key}, "grad_value", p.grad_value,
+        "grad_bias", p.terms.grad_bias, "grad_alibi", p.terms.grad_alibi, "grad_sinks",
+        p.terms.grad_sinks, "grad_logit_scales", p.terms.grad_logit_scales);
+  check({"grad_value", p.grad_value}, {"grad_bias", p.terms.grad_bias}, "grad_alibi",
+        p.terms.grad_alibi, "grad_sinks", p.terms.grad_sinks, "grad_logit_scales",
+        p.terms.grad_logit_scales);
+  check({"grad_alibi", p.terms.grad_alibi}, {"grad_sinks", p.terms.grad_sinks},
+        "grad_logit_scales", p.terms.grad_logit_scales);
+}
+
+/// Checks every argument of `function` and makes the problem of them.
+template <typename Scalar, typename Query, typename Key, typename Value, typename Out,
+          typename Lse, typename GradOut, typename... Terms>
+auto make_backward_problem(const char* function, const tensor_view<Query>& query,
+                           const tensor_view<Key>& key, const tensor_view<Value>& value,
+                           const tensor_view<Out>& out, const tensor_view<Lse>& lse,
+                           const tensor_view<GradOut>& grad_out,
+                           const tensor_view<Scalar>& grad_query,
+                           const tensor_view<Scalar>& grad_key,
+                           const tensor_view<Scalar>& grad_value,
+                           const attention_options& options, const Terms&... given) {
+  using Acc = accumulator_t<Scalar>;
+  using OutScalar = std::remove_const_t<Out>;
+  static_assert(scalars_fit<Scalar, Query, Key, Value, GradOut>::value &&
+                lse_fits<Scalar, std::remove_const_t<Lse>>::value);
+  static_assert(std::is_same<OutScalar, Scalar>::value || std::is_same<OutScalar, Acc>::value,
+                "out must have the scalar type of query, or that of the scores (float for half and "
+                "bfloat16)");
+  check_view(function, "key", key);
+  check_view(function, "value", value);
+  backward_terms<Acc> terms;
+  add_terms(terms, given...);
+  backward_problem<Scalar, OutScalar> p{
+      problem<Scalar>(query, tensor_view<const Scalar>(key), tensor_view<const Scalar>(value), {},
+                      {}, options),
+      out, lse, grad_out, grad_query, grad_key, grad_value, terms};
+  p.forward.terms = terms;
+  check_scores(function, p.forward);
+  check_query_rows(function, "out", p.out, query, "value's head_dim", value.cols);
+  check_row_numbers(function, "lse", p.lse, query);
+  check_query_rows(function, "grad_out", p.grad_out, query, "value's head_dim", value.cols);
+  check_same_sizes(function, "grad_query", grad_query, "query's", query);
+  check_same_sizes(function, "grad_key", grad_key, "key's", key);
+  check_same_sizes(function, "grad_value", grad_value, "value's", value);
+  check_gradient_terms(function, p);
+  check_outputs_apart(function, p);
+  return p;
+}
+
+}  // namespace detail
+HEED_NAMESPACE_END
