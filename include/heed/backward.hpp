@@ -26,8 +26,8 @@ HEED_NAMESPACE_BEGIN
 ///                         key = heed::rows<float>::Random(10, 64),
 ///                         value = heed::rows<float>::Random(10, 32);
 /// const auto forward = heed::attention_with_lse(query, key, value);
-/// const heed::rows<float> grad_out = heed::rows<float>::Ones(6, 32);  // the loss is the sum of out
-/// const auto gradient =
+/// const heed::rows<float> grad_out = heed::rows<float>::Ones(6, 32);  // the loss is the sum of
+/// out const auto gradient =
 ///     heed::attention_backward(query, key, value, forward.out, forward.lse, grad_out);
 /// assert(gradient.key.rows() == 10 && gradient.value.cols() == 32);
 /// @endcode
@@ -64,19 +64,19 @@ auto attention_backward(const Query& query, const Key& key, const Value& value, 
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query,
           typename Key, typename Value, typename Out, typename Lse, typename GradOut,
           typename GradQuery, typename GradKey, typename GradValue, typename... Terms>
-void attention_backward_into(const Query& query, const Key& key, const Value& value,
-                             const Out& out, const Lse& lse, const GradOut& grad_out,
-                             GradQuery&& grad_query, GradKey&& grad_key, GradValue&& grad_value,
+void attention_backward_into(const Query& query, const Key& key, const Value& value, const Out& out,
+                             const Lse& lse, const GradOut& grad_out, GradQuery&& grad_query,
+                             GradKey&& grad_key, GradValue&& grad_value,
                              const attention_options& options, workspace& memory,
                              const Terms&... terms) {
   constexpr const char* name = "attention_backward_into";
   const detail::backward_inputs<Scalar, Dk, Dv, Query, Key, Value, Out, Lse, GradOut> in(
       name, query, key, value, out, lse, grad_out);
-  detail::backward(detail::make_backward_problem(
-                       name, in.query, in.key, in.value, in.out, in.lse, in.grad_out,
-                       writable_view(grad_query), writable_view(grad_key),
-                       writable_view(grad_value), options, terms...),
-                   memory);
+  detail::backward(
+      detail::make_backward_problem(name, in.query, in.key, in.value, in.out, in.lse, in.grad_out,
+                                    writable_view(grad_query), writable_view(grad_key),
+                                    writable_view(grad_value), options, terms...),
+      memory);
 }
 
 /// The gradients of multi_head_attention_into: batches and heads through strided views.
@@ -107,11 +107,10 @@ void multi_head_attention_backward_into(
     const tensor_view<Scalar>& grad_query, const tensor_view<Scalar>& grad_key,
     const tensor_view<Scalar>& grad_value, const attention_options& options, workspace& memory,
     const Terms&... terms) {
-  detail::backward(
-      detail::make_backward_problem<Scalar>("multi_head_attention_backward_into", query, key,
-                                            value, out, lse, grad_out, grad_query, grad_key,
-                                            grad_value, options, terms...),
-      memory);
+  detail::backward(detail::make_backward_problem<Scalar>(
+                       "multi_head_attention_backward_into", query, key, value, out, lse, grad_out,
+                       grad_query, grad_key, grad_value, options, terms...),
+                   memory);
 }
 
 /// The bytes that multi_head_attention_backward_into takes of its workspace for such arguments.
@@ -165,11 +164,11 @@ void ragged_attention_backward_into(
     const tensor_view<Scalar>& grad_value, const index_list& query_starts,
     const index_list& key_starts, const attention_options& options, workspace& memory,
     const Terms&... terms) {
-  detail::backward(detail::make_ragged_backward_problem<Scalar>(
-                       "ragged_attention_backward_into", query_starts, key_starts, query, key,
-                       value, out, lse, grad_out, grad_query, grad_key, grad_value, options,
-                       terms...),
-                   memory);
+  detail::backward(
+      detail::make_ragged_backward_problem<Scalar>(
+          "ragged_attention_backward_into", query_starts, key_starts, query, key, value, out, lse,
+          grad_out, grad_query, grad_key, grad_value, options, terms...),
+      memory);
 }
 
 /// The same for the reference.

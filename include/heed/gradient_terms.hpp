@@ -82,8 +82,7 @@ detail::grad_lse_term<std::remove_const_t<Scalar>> grad_lse(const tensor_view<Sc
 /// assert(gradient.value.isZero());
 /// @endcode
 template <typename Derived>
-detail::grad_lse_term<typename Derived::Scalar> grad_lse(
-    const Eigen::DenseBase<Derived>& values) {
+detail::grad_lse_term<typename Derived::Scalar> grad_lse(const Eigen::DenseBase<Derived>& values) {
   return grad_lse(view(values));
 }
 

@@ -93,7 +93,8 @@ void reference_backward(const backward_problem<Scalar, Out>& p) {
             if (terms.grad_alibi)
               terms.grad_alibi->values[h] -= Acc(to_bias * distance(head.score, i, j));
             if (terms.grad_logit_scales)
-              terms.grad_logit_scales->values[h] += Acc(to_product * Acc(dot * Acc(forward.scale())));
+              terms.grad_logit_scales->values[h] +=
+                  Acc(to_product * Acc(dot * Acc(forward.scale())));
           }
         }
         write_rows(dq, p.query_rows(p.grad_query, b, h));

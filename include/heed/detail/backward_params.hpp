@@ -39,8 +39,8 @@ struct backward_head {
   score_params<Acc> score;
   Acc logit_scale = 1;  // of the head, in score.scale too
   bool has_logit_scale = false;
-  strided_rows<Acc> grad_bias;           // no data: not wanted
-  backward_sums<Acc>* sums = nullptr;    // of each block of queries; null: not wanted
+  strided_rows<Acc> grad_bias;         // no data: not wanted
+  backward_sums<Acc>* sums = nullptr;  // of each block of queries; null: not wanted
 
   /// Whether terms need the dot products after they have become weights.
   bool keeps_scores() const { return score.capped() || score.score_hook.run || has_logit_scale; }
@@ -58,9 +58,9 @@ struct backward_task {
   strided_rows<In> grad_key, grad_value;
   size j0 = 0, keys = 0;  // rows [j0, j0 + keys)
   size n_q = 0, d_k = 0, d_v = 0;
-  Acc scale = 1;                   // of the call
+  Acc scale = 1;                       // of the call
   bool keeps = false, copies = false;  // see backward_layout
-  void* scratch = nullptr;  // 64-byte aligned, of the bytes of a backward_layout
+  void* scratch = nullptr;             // 64-byte aligned, of the bytes of a backward_layout
 };
 
 /// What the gradient has to know of each query row.
@@ -89,12 +89,12 @@ struct backward_notes {
 /// Where a task keeps what. A panel is as many keys as a register tile is wide.
 template <typename Acc>
 struct backward_layout : scratch_layout {
-  size weights;           // panels of P, then of dS: queries x keys
-  size key, value;        // panels of K^T, times scale log2(e), and of V^T
+  size weights;               // panels of P, then of dS: queries x keys
+  size key, value;            // panels of K^T, times scale log2(e), and of V^T
   size grad_key, grad_value;  // panels of dK^T and of dV^T
-  size strips;            // K as dQ wants it: two vectors of columns of all keys, then the next two
-  size seen;              // of each pair of the block of queries, where there are NaNs or infinities
-  size panels, notes;     // panel_rows of each panel; backward_notes
+  size strips;         // K as dQ wants it: two vectors of columns of all keys, then the next two
+  size seen;           // of each pair of the block of queries, where there are NaNs or infinities
+  size panels, notes;  // panel_rows of each panel; backward_notes
   size query_copy, grad_out_copy;
   size scores, slopes, dropped;  // of one panel: dot products, f', P after dropout
 

@@ -22,8 +22,8 @@ namespace detail {
 
 template <typename In, typename Out, typename Acc>
 backward_kernel<In, Out, Acc> select_backward(isa target) {
-  return with_kernels(
-      target, [](auto set) { return decltype(set)::template gradient<In, Out, Acc>(); });
+  return with_kernels(target,
+                      [](auto set) { return decltype(set)::template gradient<In, Out, Acc>(); });
 }
 
 /// Numbers of a range [begin, end) that are reached from a range of the other side.
@@ -47,9 +47,9 @@ struct backward_plan : scratch_layout {
   using Acc = accumulator_t<Scalar>;
   static constexpr size_type queries = backward_queries<kernel_scalar<Scalar>>;
 
-  size_type rows = 0, blocks = 0;       // of queries, in all heads
+  size_type rows = 0, blocks = 0;            // of queries, in all heads
   size_type head_rows = 0, head_blocks = 0;  // of one head of all ragged sequences
-  size_type key_blocks = 0;             // of the longest sequence
+  size_type key_blocks = 0;                  // of the longest sequence
   bool keeps = false, copies = false, own_sums = false;
   bool shares_bias = false;  // heads or sequences add to the same gradient of a bias
   size_type task_bytes = 0;
@@ -85,8 +85,8 @@ struct backward_plan : scratch_layout {
       const auto& view = p.terms.grad_bias->view;
       shares_bias = view.batch < forward.query.batch || view.heads < forward.num_heads();
     }
-    const size_type all = shares_bias ? key_blocks
-                                      : key_blocks * forward.batch() * forward.key.heads;
+    const size_type all =
+        shares_bias ? key_blocks : key_blocks * forward.batch() * forward.key.heads;
     workers = workers_of(forward.options.execution, (std::max)(all, blocks));
     if (p.terms.grad_bias && p.terms.grad_bias->view.cols < forward.key.rows)
       workers = 1;  // blocks of keys add to the same numbers
@@ -172,8 +172,7 @@ class backward_run {
     rows.out = kernel_view<const KernelOut>(p.query_rows(p.out, b, h), i0);
     rows.lse = kernel_view<const Acc>(p.query_rows(p.lse, b, h), i0);
     if (p.terms.grad_lse)
-      rows.grad_lse =
-          kernel_view<const Acc>(p.query_rows(p.terms.grad_lse->view, b, h), i0);
+      rows.grad_lse = kernel_view<const Acc>(p.query_rows(p.terms.grad_lse->view, b, h), i0);
     rows.rows = count;
     rows.d_v = p.forward.value.cols;
     rows.lse_to = at<Acc>(plan.lse) + first;
@@ -181,10 +180,8 @@ class backward_run {
     kernel.measure_rows(rows);
 
     const strided_rows<Acc> to = query_sums(b, h);
-    for (size_type i = i0; i < i0 + count; ++i)
-      std::fill_n(to.at(i), p.forward.query.cols, Acc(0));
-    const index_range keys =
-        reached_keys(p.forward.band(b), i0, i0 + count, p.forward.n_kv(b));
+    for (size_type i = i0; i < i0 + count; ++i) std::fill_n(to.at(i), p.forward.query.cols, Acc(0));
+    const index_range keys = reached_keys(p.forward.band(b), i0, i0 + count, p.forward.n_kv(b));
     new (at<turn>(plan.turns) + first_block(b, h) + block) turn(keys.begin / backward_keys);
     at<backward_sums<Acc>>(plan.sums)[first_block(b, h) + block] = {};
   }

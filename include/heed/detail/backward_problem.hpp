@@ -71,8 +71,7 @@ void check_gradient_terms(const char* function, const backward_problem<Scalar, O
   };
   check_heads("grad_alibi", "alibi", p.terms.grad_alibi, forward.alibi);
   check_heads("grad_sinks", "sinks", p.terms.grad_sinks, forward.sinks);
-  check_heads("grad_logit_scales", "logit_scales", p.terms.grad_logit_scales,
-              forward.logit_scales);
+  check_heads("grad_logit_scales", "logit_scales", p.terms.grad_logit_scales, forward.logit_scales);
 }
 
 /// Every output is apart from all that is read and from the outputs after it.
@@ -85,10 +84,9 @@ void check_outputs_apart(const char* function, const backward_problem<Scalar, Ou
     check_apart(function, first, second, "query", p.forward.query, "key", p.forward.key.elements,
                 "value", p.forward.value.elements, "out", p.out, "lse", p.lse, "grad_out",
                 p.grad_out, "grad_lse", p.terms.grad_lse, "keep", terms.keep, "keep",
-                terms.keep_bytes, "keep_bits", terms.keep_bits, "bias", terms.bias,
-                "alibi: slopes", terms.alibi, "sinks: logits", terms.sinks,
-                "logit_scales: factors", terms.logit_scales, "key_lengths", terms.key_lengths,
-                starts..., others...);
+                terms.keep_bytes, "keep_bits", terms.keep_bits, "bias", terms.bias, "alibi: slopes",
+                terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
+                terms.logit_scales, "key_lengths", terms.key_lengths, starts..., others...);
   };
   check({"grad_query", p.grad_query}, {"grad_key", p.grad_key}, "grad_value", p.grad_value,
         "grad_bias", p.terms.grad_bias, "grad_alibi", p.terms.grad_alibi, "grad_sinks",
@@ -96,21 +94,21 @@ void check_outputs_apart(const char* function, const backward_problem<Scalar, Ou
   check({"grad_value", p.grad_value}, {"grad_bias", p.terms.grad_bias}, "grad_alibi",
         p.terms.grad_alibi, "grad_sinks", p.terms.grad_sinks, "grad_logit_scales",
         p.terms.grad_logit_scales);
-  check({"grad_alibi", p.terms.grad_alibi}, {"grad_sinks", p.terms.grad_sinks},
-        "grad_logit_scales", p.terms.grad_logit_scales);
+  check({"grad_alibi", p.terms.grad_alibi}, {"grad_sinks", p.terms.grad_sinks}, "grad_logit_scales",
+        p.terms.grad_logit_scales);
 }
 
 /// Checks every argument of `function` and makes the problem of them.
-template <typename Scalar, typename Query, typename Key, typename Value, typename Out,
-          typename Lse, typename GradOut, typename... Terms>
+template <typename Scalar, typename Query, typename Key, typename Value, typename Out, typename Lse,
+          typename GradOut, typename... Terms>
 auto make_backward_problem(const char* function, const tensor_view<Query>& query,
                            const tensor_view<Key>& key, const tensor_view<Value>& value,
                            const tensor_view<Out>& out, const tensor_view<Lse>& lse,
                            const tensor_view<GradOut>& grad_out,
                            const tensor_view<Scalar>& grad_query,
                            const tensor_view<Scalar>& grad_key,
-                           const tensor_view<Scalar>& grad_value,
-                           const attention_options& options, const Terms&... given) {
+                           const tensor_view<Scalar>& grad_value, const attention_options& options,
+                           const Terms&... given) {
   using Acc = accumulator_t<Scalar>;
   using OutScalar = std::remove_const_t<Out>;
   static_assert(scalars_fit<Scalar, Query, Key, Value, GradOut>::value &&
@@ -125,7 +123,13 @@ auto make_backward_problem(const char* function, const tensor_view<Query>& query
   backward_problem<Scalar, OutScalar> p{
       problem<Scalar>(query, tensor_view<const Scalar>(key), tensor_view<const Scalar>(value), {},
                       {}, options),
-      out, lse, grad_out, grad_query, grad_key, grad_value, terms};
+      out,
+      lse,
+      grad_out,
+      grad_query,
+      grad_key,
+      grad_value,
+      terms};
   p.forward.terms = terms;
   check_scores(function, p.forward);
   check_query_rows(function, "out", p.out, query, "value's head_dim", value.cols);

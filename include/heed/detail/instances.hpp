@@ -38,6 +38,22 @@
   keyword template void set::decode<set::V, Stored>(const decode_params<Stored, Acc>*, size,   \
                                                     const decode_copies<Acc>&) noexcept;
 
+#define HEED_BACKWARD_ROWS_KERNEL(keyword, set, V, In, Out, Acc) \
+  keyword template void set::measure_rows<set::V, In, Out>(      \
+      const row_statistics<In, Out, Acc>&) noexcept;
+
+#define HEED_BACKWARD_KERNELS(keyword, set, V, In, Acc)                                       \
+  HEED_BACKWARD_ROWS_KERNEL(keyword, set, V, In, In, Acc)                                     \
+  keyword template void set::begin_keys<set::V, In>(const backward_task<In, Acc>&,            \
+                                                    const backward_head<In, Acc>&) noexcept;  \
+  keyword template void set::add_key_grads<set::V, In>(                                       \
+      const backward_task<In, Acc>&, const backward_head<In, Acc>&, size) noexcept;           \
+  keyword template void set::add_query_grads<set::V, In>(                                     \
+      const backward_task<In, Acc>&, const backward_head<In, Acc>&, size) noexcept;           \
+  keyword template void set::end_keys<set::V, In>(const backward_task<In, Acc>&) noexcept;    \
+  keyword template void set::store_block<set::V, In>(const Acc*, size, size, size, In*, size, \
+                                                     size) noexcept;
+
 // What a set has besides.
 #define HEED_OTHER_KERNELS_baseline(keyword)
 #define HEED_OTHER_KERNELS_avx2(keyword)
@@ -49,31 +65,37 @@
 #define HEED_OTHER_KERNELS_avx512(keyword)
 #endif
 
-#define HEED_KERNELS(keyword, set)                              \
-  namespace heed {                                              \
-  inline namespace HEED_ABI {                                   \
-  namespace detail {                                            \
-  HEED_FORWARD_KERNELS(keyword, set, float)                     \
-  HEED_FORWARD_KERNELS(keyword, set, bfloat16_bits)             \
-  HEED_FORWARD_KERNELS(keyword, set, half_bits)                 \
-  keyword template void set::forward<set::f64, double, double>( \
-      const forward_params<double, double, double>&) noexcept;  \
-  HEED_DECODE_KERNELS(keyword, set, f32, float, float)          \
-  HEED_DECODE_KERNELS(keyword, set, f32, bfloat16_bits, float)  \
-  HEED_DECODE_KERNELS(keyword, set, f32, half_bits, float)      \
-  HEED_DECODE_KERNELS(keyword, set, f32, std::int8_t, float)    \
-  HEED_DECODE_KERNELS(keyword, set, f64, double, double)        \
-  HEED_MERGE_KERNEL(keyword, set, f32, float, float)            \
-  HEED_MERGE_KERNEL(keyword, set, f32, bfloat16_bits, float)    \
-  HEED_MERGE_KERNEL(keyword, set, f32, half_bits, float)        \
-  HEED_MERGE_KERNEL(keyword, set, f64, double, double)          \
-  HEED_PRODUCT_KERNELS(keyword, set, f32, float)                \
-  HEED_PRODUCT_KERNELS(keyword, set, f32, bfloat16_bits)        \
-  HEED_PRODUCT_KERNELS(keyword, set, f32, half_bits)            \
-  HEED_PRODUCT_KERNELS(keyword, set, f64, double)               \
-  HEED_OTHER_KERNELS_##set(keyword)                             \
-  }                                                             \
-  }                                                             \
+#define HEED_KERNELS(keyword, set)                                          \
+  namespace heed {                                                          \
+  inline namespace HEED_ABI {                                               \
+  namespace detail {                                                        \
+  HEED_FORWARD_KERNELS(keyword, set, float)                                 \
+  HEED_FORWARD_KERNELS(keyword, set, bfloat16_bits)                         \
+  HEED_FORWARD_KERNELS(keyword, set, half_bits)                             \
+  keyword template void set::forward<set::f64, double, double>(             \
+      const forward_params<double, double, double>&) noexcept;              \
+  HEED_DECODE_KERNELS(keyword, set, f32, float, float)                      \
+  HEED_DECODE_KERNELS(keyword, set, f32, bfloat16_bits, float)              \
+  HEED_DECODE_KERNELS(keyword, set, f32, half_bits, float)                  \
+  HEED_DECODE_KERNELS(keyword, set, f32, std::int8_t, float)                \
+  HEED_DECODE_KERNELS(keyword, set, f64, double, double)                    \
+  HEED_MERGE_KERNEL(keyword, set, f32, float, float)                        \
+  HEED_MERGE_KERNEL(keyword, set, f32, bfloat16_bits, float)                \
+  HEED_MERGE_KERNEL(keyword, set, f32, half_bits, float)                    \
+  HEED_MERGE_KERNEL(keyword, set, f64, double, double)                      \
+  HEED_BACKWARD_KERNELS(keyword, set, f32, float, float)                    \
+  HEED_BACKWARD_KERNELS(keyword, set, f32, bfloat16_bits, float)            \
+  HEED_BACKWARD_KERNELS(keyword, set, f32, half_bits, float)                \
+  HEED_BACKWARD_KERNELS(keyword, set, f64, double, double)                  \
+  HEED_BACKWARD_ROWS_KERNEL(keyword, set, f32, bfloat16_bits, float, float) \
+  HEED_BACKWARD_ROWS_KERNEL(keyword, set, f32, half_bits, float, float)     \
+  HEED_PRODUCT_KERNELS(keyword, set, f32, float)                            \
+  HEED_PRODUCT_KERNELS(keyword, set, f32, bfloat16_bits)                    \
+  HEED_PRODUCT_KERNELS(keyword, set, f32, half_bits)                        \
+  HEED_PRODUCT_KERNELS(keyword, set, f64, double)                           \
+  HEED_OTHER_KERNELS_##set(keyword)                                         \
+  }                                                                         \
+  }                                                                         \
   }
 
 #define HEED_KERNELS_baseline(keyword) HEED_KERNELS(keyword, baseline)

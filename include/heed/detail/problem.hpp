@@ -331,7 +331,7 @@ void check_query_rows(const char* function, const char* what, const tensor_view<
 /// Checks all that the scores of a problem come from.
 template <typename Scalar, typename Stored>
 void check_scores(const char* function, const problem<Scalar, Stored>& p) {
-  const auto &query = p.query;
+  const auto& query = p.query;
   const auto &key = p.key, &value = p.value;
   check_view(function, "query", query);
   check_equal(function, "key: head_dim", key.cols, "query's head_dim", query.cols);
