@@ -305,10 +305,15 @@ class backward_run {
         for (size_type t = 0; t < kv_heads; ++t)
           run_keys(t / forward.key.heads, t % forward.key.heads, block, worker);
       });
-    else  // heads first: a turn has mostly come
+    else
       for_each_task(plan.key_blocks * kv_heads, plan.workers, pool, [&](size_type t, int worker) {
-        const size_type head = t % kv_heads;
-        run_keys(head / forward.key.heads, head % forward.key.heads, t / kv_heads, worker);
+        // As many heads at a time as there are workers: a turn has mostly come, and the queries of
+        // a head stay near.
+        const size_type together = (std::min)(size_type{plan.workers}, kv_heads),
+                        first = t / (plan.key_blocks * together) * together,
+                        here = (std::min)(together, kv_heads - first),
+                        at = t - first * plan.key_blocks, head = first + at % here;
+        run_keys(head / forward.key.heads, head % forward.key.heads, at / here, worker);
       });
     if (plan.own_sums) each_block([&](size_type b, size_type h, size_type i) { round(b, h, i); });
     finish_heads();
