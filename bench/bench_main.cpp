@@ -155,6 +155,7 @@ int main(int argc, char** argv) {
   bench::register_decode(everything);
   bench::register_projection(everything);
   bench::register_linear(everything);
+  bench::register_backward(everything);
   bench::csv_reporter csv, csv_file;
   const std::size_t rows = benchmark::RunSpecifiedBenchmarks(
       format == "csv" ? &csv : nullptr,

@@ -6,7 +6,6 @@
 #include <heed/attention.hpp>
 #include <heed/position.hpp>
 
-#include <chrono>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -33,25 +32,6 @@ struct inputs {
   heed::rows<float> query, key, value, out;
   heed::workspace memory;
 };
-
-/// Times two calls in turns, so that both see the same machine. The counter `name` is the time of
-/// the fastest `call` over that of the fastest `other`; the table has the time of `call`.
-template <typename Call, typename Other>
-void compare(benchmark::State& state, const char* name, const Call& call, const Other& other) {
-  const auto seconds = [](const auto& run) {
-    const auto start = std::chrono::steady_clock::now();
-    run();
-    return seconds_since(start);
-  };
-  double best = seconds(call), best_other = seconds(other);
-  for (auto _ : state) {
-    const double now = seconds(call);
-    state.SetIterationTime(now);
-    best = (std::min)(best, now);
-    best_other = (std::min)(best_other, seconds(other));
-  }
-  state.counters[name] = best / best_other;
-}
 
 /// A full call with terms beside the full call without.
 template <typename... Terms>

@@ -12,5 +12,6 @@ void register_terms(bool everything);
 void register_decode(bool everything);
 void register_projection(bool everything);
 void register_linear(bool everything);
+void register_backward(bool everything);
 
 }  // namespace bench
