@@ -18,9 +18,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Workload:
-    def __init__(self, name, heads, kv_heads, n_q, n_kv, d, causal=False, bfloat16=False, side_by_side=False):
+    def __init__(self, name, heads, kv_heads, n_q, n_kv, d, causal=False, bfloat16=False, side_by_side=False, gradient=False):
         self.name, self.heads, self.kv_heads, self.n_q, self.n_kv, self.d = name, heads, kv_heads, n_q, n_kv, d
-        self.causal, self.bfloat16, self.side_by_side = causal, bfloat16, side_by_side
+        self.causal, self.bfloat16, self.side_by_side, self.gradient = causal, bfloat16, side_by_side, gradient
 
     def empty(self, heads, n):
         """[1, heads, n, d]; with heads side by side the memory is [1, n, heads, d], as projections leave it."""
@@ -31,14 +31,16 @@ class Workload:
     def inputs(self):
         draw = np.random.default_rng(1)
         arrays = [self.empty(self.heads, self.n_q), self.empty(self.kv_heads, self.n_kv), self.empty(self.kv_heads, self.n_kv)]
+        if self.gradient:  # and that of the output
+            arrays.append(self.empty(self.heads, self.n_q))
         for a in arrays:
             a[:] = draw.standard_normal(a.shape, dtype=np.float32)
         return [to_float(to_bfloat16(a)) for a in arrays] if self.bfloat16 else arrays
 
     def operations(self):
-        """What is needed: four for each visible pair and dimension."""
+        """What is needed for each visible pair and dimension: two products, and five more for the gradient."""
         pairs = self.n_q * (self.n_q + 1) / 2 if self.causal else self.n_q * self.n_kv
-        return 4 * self.heads * self.d * pairs
+        return (14 if self.gradient else 4) * self.heads * self.d * pairs
 
     def tolerance(self):
         """Far above any honest rounding: it tells an answer to another question, not a less careful one."""
@@ -55,6 +57,13 @@ WORKLOADS = [
       for n in (512, 2048, 4096) for d in (64, 128) for causal in (False, True)),
     *(Workload(f"bf16, d={d}, n=2048, {'causal' if causal else 'full'}", 1, 1, 2048, 2048, d, causal, True)
       for d in (64, 128) for causal in (False, True)),
+    *(Workload(f"f32, forward + backward, d={d}, n={n}, {'causal' if causal else 'full'}", 1, 1, n, n, d, causal, gradient=True)
+      for d in (64, 128) for n in (512, 2048, 4096) for causal in (False, True) if (d, n) != (128, 4096)),
+    *(Workload(f"bf16, forward + backward, d={d}, n=2048, {'causal' if causal else 'full'}", 1, 1, 2048, 2048, d, causal, True, gradient=True)
+      for d in (64, 128) for causal in (False, True)),
+    *(Workload(f"f32, forward + backward, {h} heads side by side, d={d}, n=1024, {'causal' if causal else 'full'}", h, h, 1024, 1024, d, causal,
+               side_by_side=True, gradient=True)
+      for h, d in ((16, 64), (8, 128)) for causal in (False, True)),
     Workload("f32, d=128, decode, 32/8 heads, n_kv=65536", 32, 8, 1, 65536, 128),
     Workload("bf16, d=128, decode, 32/8 heads, n_kv=65536", 32, 8, 1, 65536, 128, bfloat16=True),
 ]
@@ -70,25 +79,36 @@ def to_float(bits):
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def reference(workload, query, key, value):
-    """softmax(Q K^T / sqrt(d)) V in float64, a block of rows at a time."""
-    out = np.empty(query.shape)
+def reference(workload, query, key, value, grad_out=None):
+    """[softmax(Q K^T / sqrt(d)) V], or the gradients [dQ, dK, dV], in float64, a block of rows at a time."""
+    scale = 1 / np.sqrt(workload.d)
+    results = [np.zeros(x.shape) for x in ((query,) if grad_out is None else (query, key, value))]
     for h in range(workload.heads):
         kv = h // (workload.heads // workload.kv_heads)
         k, v = key[0, kv].astype(np.float64), value[0, kv].astype(np.float64)
         for first in range(0, workload.n_q, 512):
             rows = slice(first, min(first + 512, workload.n_q))
-            scores = query[0, h, rows].astype(np.float64) @ k.T / np.sqrt(workload.d)
+            q = query[0, h, rows].astype(np.float64)
+            scores = q @ k.T * scale
             if workload.causal:
                 i = np.arange(rows.start, rows.stop)[:, None]
                 scores[np.arange(workload.n_kv)[None, :] > i] = -np.inf
             weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-            out[0, h, rows] = (weights / weights.sum(axis=1, keepdims=True)) @ v
-    return out
+            weights /= weights.sum(axis=1, keepdims=True)
+            if grad_out is None:
+                results[0][0, h, rows] = weights @ v
+                continue
+            grad = grad_out[0, h, rows].astype(np.float64)
+            grad_weights = grad @ v.T
+            grad_scores = weights * (grad_weights - (weights * grad_weights).sum(axis=1, keepdims=True)) * scale
+            results[0][0, h, rows] = grad_scores @ k
+            results[1][0, kv] += grad_scores.T @ q
+            results[2][0, kv] += weights.T @ grad
+    return results
 
 
 # A contender: a name, and prepare(workload, inputs, threads), which yields (form, call, result) for each way it has to compute this:
-# call() is what is timed, result() then gives the last output as floats.
+# call() is what is timed, result() then gives the last outputs as floats: that of attention, or its gradients.
 
 
 class Heed:
@@ -103,20 +123,31 @@ class Heed:
         source = pathlib.Path(__file__).with_name("heed_shim.cpp")
         subprocess.run([*compiler, "-std=c++17", "-O2", "-shared", "-fPIC", f"-I{ROOT}/include", "-isystem", eigen, source, "-o", library,
                         "-pthread"], check=True)
-        self.forward = ctypes.CDLL(str(library)).heed_forward
-        self.forward.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_long] * 5 + [ctypes.c_int] * 4
+        shim = ctypes.CDLL(str(library))
+        self.forward, self.train = shim.heed_forward, shim.heed_forward_backward
+        sizes = [ctypes.c_long] * 5 + [ctypes.c_int] * 4
+        self.forward.argtypes = [ctypes.c_void_p] * 4 + sizes
+        self.train.argtypes = [ctypes.c_void_p] * 9 + sizes
 
     def prepare(self, w, inputs, threads):
         arrays = [to_bfloat16(a) for a in inputs] if w.bfloat16 else inputs
-        out = np.empty_like(arrays[0]) if w.bfloat16 else w.empty(w.heads, w.n_q)
-        arguments = [a.ctypes.data for a in (*arrays, out)]
-        arguments += [w.heads, w.kv_heads, w.n_q, w.n_kv, w.d, w.causal, threads, w.bfloat16, w.side_by_side]
 
-        def call(keep=arrays):  # the arguments are bare addresses: hold what they point to
-            if self.forward(*arguments):
+        def room(heads, n):
+            return np.empty((1, heads, n, w.d), np.uint16) if w.bfloat16 else w.empty(heads, n)
+
+        out = room(w.heads, w.n_q)
+        results = [room(w.heads, w.n_q), room(w.kv_heads, w.n_kv), room(w.kv_heads, w.n_kv)] if w.gradient else [out]
+        lse = np.empty(w.heads * w.n_q, np.float32)
+        memory = [*arrays, out, *([lse, *results] if w.gradient else [])]
+        arguments = [a.ctypes.data for a in memory]
+        arguments += [w.heads, w.kv_heads, w.n_q, w.n_kv, w.d, w.causal, threads, w.bfloat16, w.side_by_side]
+        run = self.train if w.gradient else self.forward
+
+        def call(keep=memory):  # the arguments are bare addresses: hold what they point to
+            if run(*arguments):
                 raise RuntimeError("heed refused the call")
 
-        yield "", call, lambda: to_float(out) if w.bfloat16 else out
+        yield "", call, lambda: [to_float(x) for x in results] if w.bfloat16 else results
 
 
 class OnnxRuntime:
@@ -145,10 +176,10 @@ class OnnxRuntime:
         def call():
             last[0] = session.run(["y"], inputs)[0]
 
-        return call, lambda: last[0]
+        return call, lambda: [last[0]]
 
     def prepare(self, w, inputs, threads):
-        if w.bfloat16:
+        if w.bfloat16 or w.gradient:
             return
         make = self.onnx.helper.make_node
         query, key, value = inputs
@@ -158,7 +189,7 @@ class OnnxRuntime:
 
         def unpacked(session):
             call, result = session
-            return call, lambda: result().reshape(1, w.n_q, w.heads, w.d).transpose(0, 2, 1, 3)
+            return call, lambda: [result()[0].reshape(1, w.n_q, w.heads, w.d).transpose(0, 2, 1, 3)]
 
         three = {"q": packed(query), "k": packed(key), "v": packed(value)}
         if w.side_by_side:
@@ -191,7 +222,7 @@ class OnnxRuntime:
             binding.bind_ortvalue_input(name, buffer)
             binding.bind_ortvalue_output(name.replace("past", "present"), buffer)
         binding.bind_output("y", "cpu")
-        return lambda: session.run_with_iobinding(binding), lambda: binding.get_outputs()[-1].numpy()
+        return lambda: session.run_with_iobinding(binding), lambda: [binding.get_outputs()[-1].numpy()]
 
 
 class OpenVino:
@@ -203,7 +234,7 @@ class OpenVino:
         self.ov, self.ops = openvino, openvino.opset13
 
     def prepare(self, w, inputs, threads):
-        if w.heads != w.kv_heads:
+        if w.heads != w.kv_heads or w.gradient:
             return
         kind = self.ov.Type.bf16 if w.bfloat16 else self.ov.Type.f32
         order = [0, 2, 1, 3]
@@ -227,7 +258,9 @@ class OpenVino:
         def result(keep=arrays):  # a tensor looks at its array
             data = request.get_output_tensor(0).data
             # numpy has no bfloat16: the same bytes, seen as 16-bit integers
-            return to_float(np.frombuffer(data.tobytes(), np.uint16).reshape(inputs[0].shape)) if w.bfloat16 else data.transpose(order) if w.side_by_side else data
+            if w.bfloat16:
+                return [to_float(np.frombuffer(data.tobytes(), np.uint16).reshape(inputs[0].shape))]
+            return [data.transpose(order) if w.side_by_side else data]
 
         yield "ScaledDotProductAttention", request.infer, result
 
@@ -237,20 +270,20 @@ class Torch:
 
     def __init__(self):
         import torch
-        torch.set_grad_enabled(False)
         self.torch = torch
 
     def prepare(self, w, inputs, threads):
         torch = self.torch
         torch.set_num_threads(threads)
-        q, k, v = (torch.from_numpy(a).to(torch.bfloat16 if w.bfloat16 else torch.float32) for a in inputs)
-
+        tensors = [torch.from_numpy(a).to(torch.bfloat16 if w.bfloat16 else torch.float32) for a in inputs]
+        q, k, v = (x.requires_grad_(w.gradient) for x in tensors[:3])
         last = [None]
 
         def call():
-            last[0] = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=w.causal, enable_gqa=w.heads != w.kv_heads)
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=w.causal, enable_gqa=w.heads != w.kv_heads)
+            last[0] = torch.autograd.grad(out, (q, k, v), tensors[3]) if w.gradient else (out,)
 
-        yield "scaled_dot_product_attention", call, lambda: last[0].float().numpy()
+        yield "scaled_dot_product_attention", call, lambda: [x.float().numpy() for x in last[0]]
 
 
 class Entry:
@@ -287,7 +320,7 @@ def compare(workload, contenders, threads, rounds, seconds):
             except Exception as error:  # whatever a peer throws where it cannot do this
                 print(f"  {contender.name} cannot do '{workload.name}': {str(error).splitlines()[0][:110]}", file=sys.stderr)
                 continue
-            entry.error = np.linalg.norm(entry.result() - expected) / np.linalg.norm(expected)
+            entry.error = max(np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in zip(entry.result(), expected))
             entries.append(entry)
     for _ in range(rounds):
         for entry in entries:
@@ -320,7 +353,7 @@ def main():
     for threads in (t for t in arguments.threads if t <= len(cpus)):
         os.sched_setaffinity(0, cpus[-threads:])  # the last CPUs: the first often serves interrupts
         print(f"\n{threads} thread{'s' if threads > 1 else ''}, on CPU {', '.join(map(str, cpus[-threads:]))}")
-        print(f"{'workload':56} {'contender':42} {'ms':>9} {'GFLOP/s':>8} {'heed is':>9} {'error':>8}")
+        print(f"{'workload':68} {'contender':42} {'ms':>9} {'GFLOP/s':>8} {'heed is':>9} {'error':>8}")
         for workload in workloads:
             entries = compare(workload, contenders, threads, arguments.rounds, arguments.seconds)
             ours = next((e.best for e in entries if e.contender.name == "heed"), float("nan"))
@@ -334,7 +367,7 @@ def main():
                 for entry in mine if arguments.every_form else fastest:
                     name = f"{contender.name}, {entry.form}" if entry.form else contender.name
                     times = f"{entry.best / ours:8.2f}x" if contender.name != "heed" else ""
-                    print(f"{workload.name:56} {name:42} {entry.best * 1e3:9.3f} {workload.operations() / entry.best * 1e-9:8.1f} "
+                    print(f"{workload.name:68} {name:42} {entry.best * 1e3:9.3f} {workload.operations() / entry.best * 1e-9:8.1f} "
                           f"{times:>9} {entry.error:8.1e}{'' if entry in right else '  WRONG'}", flush=True)
     os.sched_setaffinity(0, cpus)
     if wrong:
