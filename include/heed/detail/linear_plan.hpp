@@ -47,7 +47,7 @@ linear_plan plan_linear(const linear_problem<Scalar>& p,
       p.options.chunk > 0 ? (std::min)(p.options.chunk, linear_chunk_most) : kernel.chunk();
   linear_plan plan((std::max)((std::min)(wanted, p.key.rows), size_type{1}), p.key.cols,
                    p.state_cols(), kernel.tile_rows);
-  if (p.heads_side_by_side()) {
+  if (p.heads_interleave()) {
     const size_type bytes =
         (std::max)(plan.layout.state_elements * size_type{sizeof(Acc)}, size_type{1});
     const size_type most =

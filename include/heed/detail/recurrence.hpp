@@ -64,15 +64,10 @@ void for_each_head(size_type batch, size_type heads, const execution& how, size_
 template <typename Given, typename Wanted>
 void check_sequence(const char* function, const char* what, const tensor_view<Given>& given,
                     const char* whose, const tensor_view<Wanted>& wanted) {
-  const auto check_axis = [&](const char* axis, size_type extent, size_type other) {
-    if (extent != other)
-      fail_with("heed::", function, ": ", what, ": ", axis, " ", extent, " does not match ", whose,
-                "'s ", axis, " ", other);
-  };
   check_view(function, what, given);
-  check_axis("batch", given.batch, wanted.batch);
-  check_axis("heads", given.heads, wanted.heads);
-  check_axis("length", given.rows, wanted.rows);
+  check_axis(function, what, "batch", given.batch, whose, wanted.batch);
+  check_axis(function, what, "heads", given.heads, whose, wanted.heads);
+  check_axis(function, what, "length", given.rows, whose, wanted.rows);
 }
 
 /// The sizes of a carried state, if there is one.
