@@ -84,12 +84,6 @@ void check_carry(const char* function, const std::optional<tensor_view<Acc>>& ca
 }
 
 // Recognised by their bits, as in number.hpp.
-inline bool is_zero(float x) { return bits_of(x) << 1 == 0; }
-inline bool is_zero(double x) { return bits_of(x) << 1 == 0; }
-template <typename Acc>
-bool is_zero(const Acc& x) {
-  return x == Acc(0);
-}
 inline bool below_normal(float x) { return (bits_of(x) & 0x7f800000u) == 0; }
 inline bool below_normal(double x) { return (bits_of(x) & 0x7ff0000000000000u) == 0; }
 template <typename Acc>
