@@ -72,7 +72,7 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
   check_extent(name, "weight", "heads", weight.heads, x.heads);
   check_equal(name, "weight: channels", weight.rows, "x's channels", channels);
   check_sequence(name, "out", out, "x", x);
-  check_equal(name, "out: channels", out.cols, "x's channels", channels);
+  check_axis(name, "out", "channels", out.cols, "x", channels);
   if (given.channel_bias) {
     check_view(name, "channel_bias", *given.channel_bias);
     check_equal(name, "channel_bias: size", given.channel_bias->cols, "x's channels", channels);

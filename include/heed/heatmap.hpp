@@ -1,8 +1,9 @@
 #pragma once
 
 #include <heed/detail/check.hpp>
+#include <heed/detail/heatmap_map.hpp>
 #include <heed/detail/heatmap_page.hpp>
-#include <heed/detail/number.hpp>
+#include <heed/detail/markup.hpp>
 #include <heed/detail/utf8.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
@@ -11,8 +12,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <locale>
 #include <sstream>
 #include <string>
@@ -47,88 +46,6 @@ struct heatmap_options {
 };
 
 namespace detail {
-
-inline bool is_weight(double x) { return is_finite(x) && x >= 0; }
-
-/// Inside a JSON string that stands in a <script> block: no quote, no line end, and nothing that
-/// HTML could take for a tag.
-inline std::string json_text(const std::string& text) {
-  static const char* const hex = "0123456789abcdef";
-  std::string out = "\"";
-  for (std::size_t at = 0; at < text.size();) {
-    const char32_t c = next_code_point(text, at);
-    const bool escape = c < 0x20 || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' ||
-                        c == 0x7F || c == 0x2028 || c == 0x2029;
-    if (!escape) {
-      append_utf8(out, c);
-      continue;
-    }
-    out += "\\u";
-    for (int shift = 12; shift >= 0; shift -= 4) out += hex[(c >> shift) & 15];
-  }
-  return out + "\"";
-}
-
-/// Inside HTML or XML text or a quoted attribute. Control characters are no text there: they become
-/// U+FFFD.
-inline std::string markup_text(const std::string& text) {
-  std::string out;
-  for (std::size_t at = 0; at < text.size();) {
-    const char32_t c = next_code_point(text, at);
-    switch (c) {
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '&':
-        out += "&amp;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default: {
-        const bool is_text = c >= 0x20 && (c < 0x7F || c > 0x9F) && c != 0xFFFE && c != 0xFFFF;
-        append_utf8(out, is_text || c == '\t' || c == '\n' ? c : replacement_character);
-      }
-    }
-  }
-  return out;
-}
-
-/// A number in C's locale, whatever the program's: JSON and SVG want a point.
-inline std::string number_text(double x) {
-  std::ostringstream out;
-  out.imbue(std::locale::classic());
-  out.precision(9);
-  out << x;
-  return out.str();
-}
-
-inline std::string base64(const std::vector<unsigned char>& bytes) {
-  static const char* const digits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  const std::size_t n = bytes.size();
-  const auto byte = [&](std::size_t i) { return i < n ? unsigned(bytes[i]) : 0u; };
-  std::string out;
-  out.reserve((n + 2) / 3 * 4);
-  for (std::size_t i = 0; i < n; i += 3) {
-    const unsigned group = byte(i) << 16 | byte(i + 1) << 8 | byte(i + 2);
-    for (unsigned d = 0; d < 4; ++d) out += i + d > n ? '=' : digits[(group >> (18 - 6 * d)) & 63u];
-  }
-  return out;
-}
-
-/// Seven bits a byte, the low ones first; a byte that is not the last has its high bit set
-/// (LEB128).
-inline void append_number(std::vector<unsigned char>& bytes, unsigned n) {
-  for (; n > 127; n >>= 7) bytes.push_back(static_cast<unsigned char>((n & 127u) | 128u));
-  bytes.push_back(static_cast<unsigned char>(n));
-}
 
 template <typename Derived>
 void check_weights(const char* function, const Eigen::DenseBase<Derived>& weights,
@@ -198,8 +115,8 @@ class heatmap_page {
            const std::string& title = {}) {
     detail::check_weights("heatmap_page::add", weights, row_labels_.size(), col_labels_.size());
     const rows<double> values = weights.derived().template cast<double>();
-    const summary of_map = summarise(values);
-    packed_map packed = pack(values, of_map);
+    const detail::map_summary of_map = detail::summary_of(values);
+    detail::packed_map packed = detail::pack_map(values, of_map, options_.keep_per_row);
     maps_.push_back({"{\"layer\":" + std::to_string(layer) + ",\"head\":" + std::to_string(head) +
                          ",\"title\":" + detail::json_text(title) +
                          ",\"max\":" + detail::number_text(of_map.max) + ",\"entropy\":" +
@@ -246,120 +163,9 @@ class heatmap_page {
   }
 
  private:
-  static constexpr std::uint16_t full = 65534, invalid = 65535;
-
-  struct summary {
-    double max = 0;
-    // In nats, the mean over the whole rows, each divided by its sum: one with a cell that is no
-    // weight, or with nothing in it, has none.
-    double entropy = 0;
-    size_type whole_rows = 0;
-    size_type lowest = 0, highest = -1;  // column - row of every cell that is not 0 is between
-                                         // these: all that a mask lets through
-  };
-
-  static summary summarise(const rows<double>& values) {
-    summary s;
-    double entropy = 0;
-    for (size_type r = 0; r < values.rows(); ++r) {
-      double largest = 0, sum = 0;  // the sum in units of the largest, so that it is a number
-                                    // whatever the weights are
-      bool all_weights = true;
-      size_type first = values.cols(), last = -1;
-      for (size_type c = 0; c < values.cols(); ++c) {
-        const double w = values(r, c);
-        if (w == 0 && detail::is_weight(w)) continue;
-        first = (std::min)(first, c);
-        last = c;
-        if (!detail::is_weight(w)) {
-          all_weights = false;
-          continue;
-        }
-        largest = (std::max)(largest, w);
-      }
-      s.max = (std::max)(s.max, largest);
-      if (last >= 0) {
-        const bool none_before = s.highest < s.lowest;
-        s.lowest = none_before ? first - r : (std::min)(s.lowest, first - r);
-        s.highest = none_before ? last - r : (std::max)(s.highest, last - r);
-      }
-      if (!all_weights || last < 0) continue;
-      for (size_type c = first; c <= last; ++c) sum += values(r, c) / largest;
-      for (size_type c = first; c <= last; ++c) {
-        const double share = values(r, c) / largest / sum;
-        if (share > 0) entropy -= share * std::log(share);
-      }
-      ++s.whole_rows;
-    }
-    if (s.whole_rows > 0) s.entropy = entropy / double(s.whole_rows);
-    return s;
-  }
-
-  static unsigned code_of(double w, double max) {
-    if (!detail::is_weight(w)) return invalid;
-    return max > 0 ? static_cast<unsigned>(w / max * full + 0.5) : 0u;
-  }
-
   struct added_map {
     std::string head, cells;  // what the page says about it; its weights
   };
-  struct packed_map {
-    size_type kept;   // codes a row, where rows are shortened; else 0
-    size_type block;  // cells on the side of a block of `rest`
-    std::string json;
-  };
-  /// `data`: row by row how many codes are kept, then each with the step from the column before it.
-  /// `rest`, where rows are shortened: of the codes left out in each block of `block` x `block`
-  /// cells the largest, as a byte. It is a bound: the square of that byte over 255 is at least the
-  /// code's share of the largest one.
-  packed_map pack(const rows<double>& values, const summary& of_map) const {
-    constexpr size_type blocks_a_side = 64;
-    const bool shortened = options_.keep_per_row > 0 && values.cols() > options_.keep_per_row;
-    const size_type keep = shortened ? options_.keep_per_row : values.cols(),
-                    longest = (std::max)(values.rows(), values.cols());
-    const size_type block = (longest + blocks_a_side - 1) / blocks_a_side,
-                    across = shortened ? (values.cols() + block - 1) / block : 0;
-    std::vector<unsigned char> bytes;
-    std::vector<std::uint32_t> most_left_out(static_cast<std::size_t>(
-        across * ((values.rows() + block - 1) / (std::max)(block, size_type{1}))));
-
-    // Code and column as one number: the largest codes first, the first columns among equals. A
-    // cell that is no weight outdoes every weight, so that none is hidden.
-    constexpr std::uint32_t last_column = 0xFFFF;
-    const auto column_of = [](std::uint32_t cell) { return last_column - (cell & last_column); };
-    std::vector<std::uint32_t> cells;
-    for (size_type r = 0; r < values.rows(); ++r) {
-      cells.clear();
-      for (size_type c = (std::max)(size_type{0}, r + of_map.lowest);
-           c < (std::min)(values.cols(), r + of_map.highest + 1); ++c)
-        if (const unsigned code = code_of(values(r, c), of_map.max))
-          cells.push_back(code << 16 | (last_column - static_cast<std::uint32_t>(c)));
-      const std::size_t count = (std::min)(cells.size(), static_cast<std::size_t>(keep));
-      const auto left_out = cells.begin() + static_cast<std::ptrdiff_t>(count);
-      std::nth_element(cells.begin(), left_out, cells.end(), std::greater<std::uint32_t>());
-      std::sort(cells.begin(), left_out,
-                [&](std::uint32_t a, std::uint32_t b) { return column_of(a) < column_of(b); });
-      detail::append_number(bytes, static_cast<unsigned>(count));
-      unsigned before = 0;
-      for (std::size_t i = 0; i < count; ++i) {
-        detail::append_number(bytes, column_of(cells[i]) - before);
-        detail::append_number(bytes, cells[i] >> 16);
-        before = column_of(cells[i]);
-      }
-      for (auto cell = left_out; cell != cells.end(); ++cell) {
-        std::uint32_t& most = most_left_out[static_cast<std::size_t>(
-            r / block * across + static_cast<size_type>(column_of(*cell)) / block)];
-        most = (std::max)(most, *cell >> 16);
-      }
-    }
-    std::vector<unsigned char> rest;
-    for (const std::uint32_t code : most_left_out)
-      rest.push_back(static_cast<unsigned char>(
-          std::ceil(255 * std::sqrt((std::min)(1.0, double(code) / full)))));
-    return {
-        shortened ? keep : 0, block,
-        "{\"rest\":\"" + detail::base64(rest) + "\",\"data\":\"" + detail::base64(bytes) + "\"}"};
-  }
 
   static std::string labels_json(const std::vector<std::string>& labels) {
     std::string out = "[";

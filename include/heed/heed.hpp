@@ -6,6 +6,7 @@
 #include <heed/attention.hpp>
 #include <heed/backward.hpp>
 #include <heed/block_mask.hpp>
+#include <heed/cached_attention.hpp>
 #include <heed/carry.hpp>
 #include <heed/causal_conv.hpp>
 #include <heed/delta_rule.hpp>

@@ -2,6 +2,7 @@
 
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/problem.hpp>
+#include <heed/detail/score.hpp>
 
 #include <cmath>
 #include <vector>
@@ -15,7 +16,6 @@ template <typename Scalar, typename Stored>
 void reference_head(const head_problem<Scalar, Stored>& p) {
   using Acc = accumulator_t<Scalar>;
   using std::exp;
-  using std::log;
   std::vector<size_type> seen;  // the keys that the row sees
   std::vector<Acc> weights;  // their scores s_ij, then exp(s_ij - max), then the same over its sum:
                              // a mean overflows no sooner than values
@@ -23,7 +23,7 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
   for (size_type i = 0; i < p.query.rows; ++i) {
     seen.clear();
     weights.clear();
-    Acc max = p.score.has_sink ? p.score.sink : Acc(std::numeric_limits<Acc>::lowest());
+    Acc max = first_maximum(p.score);
     for (size_type j = 0; j < p.key.rows; ++j) {
       if (!visible(p.score, i, j)) continue;
       Acc dot(0);
@@ -41,7 +41,7 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
       weight = exp(Acc(weight - max));
       sum += weight;
     }
-    const bool empty = sum == Acc(0);  // no key, and no sink
+    const bool empty = is_empty_row(sum);
     for (std::size_t n = 0; n < seen.size() && !empty; ++n)
       weights[n] = weight_after_dropout(p.score, Acc(weights[n] / sum), i, seen[n]);
 
@@ -51,7 +51,7 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
         mean += Acc(weights[n] * p.value.template at<Acc>(seen[n], c));
       p.out(i, c) = Scalar(mean);
     }
-    if (p.lse.data) p.lse(i, 0) = empty ? negative_infinity<Acc>() : Acc(max + Acc(log(sum)));
+    if (p.lse.data) p.lse(i, 0) = natural_log_sum_exp(max, sum);
   }
 }
 

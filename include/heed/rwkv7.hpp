@@ -55,9 +55,7 @@ rwkv7_terms<accumulator_t<Scalar>> check_rwkv7(
   const auto check_input = [&](const char* what, const auto& view, size_type dim,
                                const char* whose) {
     check_sequence(name, what, view, "receptance", receptance);
-    if (view.cols != dim)
-      fail_with("heed::", name, ": ", what, ": head_dim ", view.cols, " does not match ", whose,
-                "'s head_dim ", dim);
+    check_axis(name, what, "head_dim", view.cols, whose, dim);
   };
   check_input("decay", decay, d_k, "receptance");
   check_input("key", key, d_k, "receptance");
@@ -85,7 +83,7 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
       check_rwkv7<Scalar>(name, receptance, decay, key, value, a, b, options, terms...);
   const size_type d_k = receptance.cols, d_v = value.cols;
   check_sequence(name, "out", out, "receptance", receptance);
-  check_equal(name, "out: head_dim", out.cols, "value's head_dim", d_v);
+  check_axis(name, "out", "head_dim", out.cols, "value", d_v);
   check_apart(name, {"out", out}, {"carry", given.carry}, "receptance", receptance, "decay", decay,
               "key", key, "value", value, "a", a, "b", b);
 

@@ -122,9 +122,7 @@ selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& 
   const auto check_input = [&](const char* what, const auto& view, const char* axis, size_type cols,
                                const char* whose, size_type wanted) {
     check_sequence(name, what, view, "u", u);
-    if (cols != wanted)
-      fail_with("heed::", name, ": ", what, ": ", axis, " ", cols, " does not match ", whose, " ",
-                wanted);
+    check_axis(name, what, axis, cols, whose, wanted);
   };
   const auto check_broadcast = [&](const char* what, const auto& view) {
     check_view(name, what, view);
@@ -137,16 +135,15 @@ selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& 
     check_extent(name, what, "channels", view->cols, channels);
     check_equal(name, what, view->rows, "one number a channel, rows", size_type{1});
   };
-  check_input("dt", dt, "channels", dt.cols, "u's channels", channels);
+  check_input("dt", dt, "channels", dt.cols, "u", channels);
   check_broadcast("a", a);
   check_equal(name, "a: rows", a.rows, "u's channels", channels);
-  check_input("b", b, "d_state", b.cols, "a's d_state", d_state);
-  check_input("c", c, "d_state", c.cols, "a's d_state", d_state);
+  check_input("b", b, "d_state", b.cols, "a", d_state);
+  check_input("c", c, "d_state", c.cols, "a", d_state);
   check_channels("skip", given.skip);
   check_channels("step_bias", given.step_bias);
   if (given.silu_gate)
-    check_input("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u's channels",
-                channels);
+    check_input("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u", channels);
   check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state,
               "a's d_state");
   product(
@@ -168,7 +165,7 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
       check_scan<Scalar>(name, u, dt, a, b, c, options, terms...);
   const size_type channels = u.cols, d_state = a.cols;
   check_sequence(name, "out", out, "u", u);
-  check_equal(name, "out: channels", out.cols, "u's channels", channels);
+  check_axis(name, "out", "channels", out.cols, "u", channels);
   check_apart(name, {"out", out}, {"carry", given.carry}, "u", u, "dt", dt, "a", a, "b", b, "c", c,
               "skip", given.skip, "step_bias", given.step_bias, "silu_gate", given.silu_gate);
 

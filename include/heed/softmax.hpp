@@ -3,6 +3,7 @@
 #include <heed/detail/check.hpp>
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/number.hpp>
+#include <heed/detail/score.hpp>
 
 #include <cmath>
 
@@ -48,7 +49,7 @@ auto scaled_softmax(const Scores& scores, double scale = 1) {
       row(j) = detail::is_negative_infinity(row(j)) ? Acc(0) : Acc(exp(Acc(row(j) - largest)));
       sum += row(j);
     }
-    const bool empty = sum == Acc(0);
+    const bool empty = detail::is_empty_row(sum);
     for (size_type j = 0; j < row.size(); ++j)
       weights(i, j) = Scalar(empty ? Acc(0) : Acc(row(j) / sum));
   }

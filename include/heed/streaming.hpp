@@ -2,6 +2,7 @@
 
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/problem.hpp>
+#include <heed/detail/score.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +31,6 @@ template <typename Scalar, typename Stored>
 void streaming_head(const head_problem<Scalar, Stored>& p) {
   using Acc = accumulator_t<Scalar>;
   using std::exp;
-  using std::log;
   constexpr size_type tile_q = 32, tile_k = 64;
   const score_params<Acc>& score = p.score;
   std::vector<size_type> seen;  // the keys of a tile that a row sees
@@ -41,8 +41,7 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
     for (size_type i = 0; i < m; ++i)
       for (size_type c = 0; c < query.cols(); ++c) query(i, c) = Acc(p.query(i0 + i, c));
     rows<Acc> out = rows<Acc>::Constant(m, p.value.cols, Acc(0));
-    row_vector<Acc> largest = row_vector<Acc>::Constant(
-        m, score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest()));
+    row_vector<Acc> largest = row_vector<Acc>::Constant(m, first_maximum(score));
     row_vector<Acc> sum = row_vector<Acc>::Constant(m, score.has_sink ? Acc(1) : Acc(0));
 
     // the keys that the band leaves to this block of queries
@@ -70,7 +69,7 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
           weights(i, j) = exp(Acc(weights(i, j) - new_max));
           sum(i) += weights(i, j);
         }
-        if (sum(i) == Acc(0)) continue;
+        if (is_empty_row(sum(i))) continue;
         out.row(i) *= Acc(before / sum(i));
         for (const size_type j :
              seen)  // a hidden pair is skipped: 0 times a masked NaN would be NaN
@@ -80,10 +79,8 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
     }
 
     for (size_type i = 0; i < m; ++i) {
-      const bool empty = sum(i) == Acc(0);  // no key, and no sink
       for (size_type c = 0; c < p.value.cols; ++c) p.out(i0 + i, c) = Scalar(out(i, c));
-      if (p.lse.data)
-        p.lse(i0 + i, 0) = empty ? negative_infinity<Acc>() : Acc(largest(i) + Acc(log(sum(i))));
+      if (p.lse.data) p.lse(i0 + i, 0) = natural_log_sum_exp(largest(i), sum(i));
     }
   }
 }

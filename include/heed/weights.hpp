@@ -3,11 +3,11 @@
 #include <heed/attention.hpp>
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/problem.hpp>
+#include <heed/detail/score.hpp>
 #include <heed/streaming.hpp>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <type_traits>
 #include <utility>
@@ -56,7 +56,7 @@ rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, si
     }
   }
   for (size_type r = 0; r < count; ++r) {
-    Acc largest = score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest());
+    Acc largest = first_maximum(score);
     for (size_type j = 0; j < num_keys; ++j)
       if (weights(r, j) > largest) largest = weights(r, j);
     Sum sum = Sum(score.has_sink ? Acc(exp(score.sink - largest)) : Acc(0));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <heed/detail/problem.hpp>
+#include <heed/detail/sizes.hpp>
 #include <heed/gradient_terms.hpp>
 
 #include <type_traits>
@@ -39,29 +40,18 @@ struct backward_problem {
   }
 };
 
-/// What has the sizes of `of`, each of which may be 1 where that is 1.
-template <typename Element, typename Other>
-void check_same_sizes(const char* function, const char* what, const tensor_view<Element>& view,
-                      const char* whose, const tensor_view<Other>& of) {
-  check_view(function, what, view);
-  check_part(function, what, "batch", view.batch, whose, of.batch);
-  check_part(function, what, "num_heads", view.heads, whose, of.heads);
-  check_part(function, what, "rows", view.rows, whose, of.rows);
-  check_part(function, what, "columns", view.cols, whose, of.cols);
-}
-
 template <typename Scalar, typename Out>
 void check_gradient_terms(const char* function, const backward_problem<Scalar, Out>& p) {
   const auto& forward = p.forward.terms;
   if (p.terms.grad_lse)
-    check_row_numbers(function, "grad_lse", p.terms.grad_lse->view, p.forward.query);
+    check_row_numbers(function, "grad_lse", p.terms.grad_lse->view, p.forward.query, "n_q");
   const auto missing = [&](const char* what, const char* term) {
     fail_with("heed::", function, ": ", what, " is the gradient of ", term,
               ", which the call does not have");
   };
   if (p.terms.grad_bias) {
     if (!forward.bias) missing("grad_bias", "bias");
-    check_same_sizes(function, "grad_bias", p.terms.grad_bias->view, "bias'", forward.bias->view);
+    check_same_sizes(function, "grad_bias", p.terms.grad_bias->view, "bias", forward.bias->view);
   }
   const auto check_heads = [&](const char* what, const char* name, const auto& gradient,
                                const auto& term) {
@@ -132,12 +122,12 @@ auto make_backward_problem(const char* function, const tensor_view<Query>& query
       terms};
   p.forward.terms = terms;
   check_scores(function, p.forward);
-  check_query_rows(function, "out", p.out, query, "value's head_dim", value.cols);
-  check_row_numbers(function, "lse", p.lse, query);
-  check_query_rows(function, "grad_out", p.grad_out, query, "value's head_dim", value.cols);
-  check_same_sizes(function, "grad_query", grad_query, "query's", query);
-  check_same_sizes(function, "grad_key", grad_key, "key's", key);
-  check_same_sizes(function, "grad_value", grad_value, "value's", value);
+  check_out(function, "out", p.out, query, value, "n_q");
+  check_row_numbers(function, "lse", p.lse, query, "n_q");
+  check_out(function, "grad_out", p.grad_out, query, value, "n_q");
+  check_same_sizes(function, "grad_query", grad_query, "query", query);
+  check_same_sizes(function, "grad_key", grad_key, "key", key);
+  check_same_sizes(function, "grad_value", grad_value, "value", value);
   check_gradient_terms(function, p);
   check_outputs_apart(function, p);
   return p;

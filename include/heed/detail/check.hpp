@@ -83,12 +83,15 @@ inline void check_equal(const char* function, const char* what, Eigen::Index got
   if (got != wanted) fail_unequal(function, what, got, whose, wanted);
 }
 
-/// The same for one size of an argument, which the message calls "what: part".
-inline void check_part(const char* function, const char* what, const char* part, Eigen::Index got,
+[[noreturn]] inline void fail_axis(const char* function, const char* what, const char* axis,
+                                   Eigen::Index got, const char* whose, Eigen::Index wanted) {
+  fail_with("heed::", function, ": ", what, ": ", axis, " ", got, " does not match ", whose, "'s ",
+            axis, " ", wanted);
+}
+/// The same where both are the size of one axis.
+inline void check_axis(const char* function, const char* what, const char* axis, Eigen::Index got,
                        const char* whose, Eigen::Index wanted) {
-  if (got != wanted)
-    fail_with("heed::", function, ": ", what, ": ", part, " ", got, " does not match ", whose, " ",
-              wanted);
+  if (got != wanted) fail_axis(function, what, axis, got, whose, wanted);
 }
 
 /// A size, which must not be negative.

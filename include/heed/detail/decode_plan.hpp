@@ -108,7 +108,7 @@ Acc weigh_parts(const decode_results<Acc>& results, size_type parts, size_type r
 constexpr size_type decode_heads_limit = 64;
 template <typename Scalar, typename Stored>
 size_type decode_heads(const problem<Scalar, Stored>& p, size_type parts) {
-  if (!p.heads_side_by_side() || p.key.heads < 2) return 1;
+  if (!p.heads_adjoin() || p.key.heads < 2) return 1;
   size_type heads = (std::min)(p.key.heads, decode_heads_limit);
   const size_type workers = workers_of(p.options.execution);
   while (workers > 1 && heads > 1 && p.key.heads / heads * parts < 4 * workers)

@@ -46,47 +46,40 @@ struct linear_params {
   bool elu_plus_one = false, normalise = false;
   Acc* own_state = nullptr;  // linear_layout's `state_elements`, where `state` cannot be worked on;
                              // the head's, between calls
-  void* scratch = nullptr;   // 64-byte aligned, linear_layout's `elements` of Acc
+  void* scratch = nullptr;   // 64-byte aligned, of the bytes of a linear_layout
 };
 
-/// Where the kernel keeps what, as offsets into its scratch. Every row starts on a cache line.
-struct linear_layout {
+/// Where the kernel keeps what. Every row starts on a cache line.
+template <typename Acc>
+struct linear_layout : scratch_layout {
   size keys, dims, values;  // row lengths: tokens of a chunk and room for a vector more, d_k, d_v
                             // with the normaliser's column
+  size state_elements;      // of a state of such rows
   size key, value, update, key_t, last, gamma, weights, decay, query, near_query, far_query, gates,
-      carried, forward, total, bonus, out, elements, state_elements;
+      carried, forward, total, bonus, out;
 
   linear_layout(size chunk, size d_k, size state_cols, size tile_rows)
-      : keys(whole(chunk) + 16),
-        dims(whole(d_k)),
-        values(whole(state_cols)),
-        elements(0),
+      : keys(padded_row(chunk) + padded_row(1)),
+        dims(padded_row(d_k)),
+        values(padded_row(state_cols)),
         state_elements(d_k * values) {
-    key = take(chunk * dims);
-    value = take(chunk * values);
-    update = take(chunk * values);
-    key_t = take(d_k * keys);
-    last = take(keys);
-    gamma = take(keys);
-    weights = take(tile_rows * keys);
-    decay = take(tile_rows * keys);
-    query = take(tile_rows * dims);
-    near_query = take(tile_rows * dims);
-    far_query = take(tile_rows * dims);
-    gates = take(tile_rows * dims);
-    carried = take(tile_rows * dims);
-    forward = take(dims);
-    total = take(dims);
-    bonus = take(dims);
-    out = take(tile_rows * values);
-  }
-
- private:
-  static size whole(size n) { return (n + 15) / 16 * 16; }
-  size take(size count) {
-    const size offset = elements;
-    elements += count;
-    return offset;
+    key = take<Acc>(chunk * dims);
+    value = take<Acc>(chunk * values);
+    update = take<Acc>(chunk * values);
+    key_t = take<Acc>(d_k * keys);
+    last = take<Acc>(keys);
+    gamma = take<Acc>(keys);
+    weights = take<Acc>(tile_rows * keys);
+    decay = take<Acc>(tile_rows * keys);
+    query = take<Acc>(tile_rows * dims);
+    near_query = take<Acc>(tile_rows * dims);
+    far_query = take<Acc>(tile_rows * dims);
+    gates = take<Acc>(tile_rows * dims);
+    carried = take<Acc>(tile_rows * dims);
+    forward = take<Acc>(dims);
+    total = take<Acc>(dims);
+    bonus = take<Acc>(dims);
+    out = take<Acc>(tile_rows * values);
   }
 };
 

@@ -26,12 +26,13 @@ constexpr size_type linear_chunk_most = 48;
 constexpr size_type linear_heads_limit = 16;
 
 /// How a problem runs on the kernels of linear attention. It follows from shapes and strides alone.
+template <typename Acc>
 struct linear_plan {
   linear_plan(size_type tokens_of_chunk, size_type d_k, size_type state_cols, size_type tile_rows)
       : chunk(tokens_of_chunk), layout(tokens_of_chunk, d_k, state_cols, tile_rows) {}
 
   size_type chunk;
-  linear_layout layout;
+  linear_layout<Acc> layout;
   size_type heads = 1, bundles = 0;  // key/value heads of a task; how many such make all heads
   size_type head_bytes = 0, worker_bytes = 0;  // for what the kernel has to know of its heads; for
                                                // that, their states and scratch
@@ -39,15 +40,16 @@ struct linear_plan {
 };
 
 template <typename Scalar>
-linear_plan plan_linear(const linear_problem<Scalar>& p,
-                        const linear_kernel<kernel_scalar<Scalar>, accumulator_t<Scalar>>& kernel) {
+linear_plan<accumulator_t<Scalar>> plan_linear(
+    const linear_problem<Scalar>& p,
+    const linear_kernel<kernel_scalar<Scalar>, accumulator_t<Scalar>>& kernel) {
   using Acc = accumulator_t<Scalar>;
   using head_type = linear_params<kernel_scalar<Scalar>, Acc>;
   const size_type wanted =
       p.options.chunk > 0 ? (std::min)(p.options.chunk, linear_chunk_most) : kernel.chunk();
-  linear_plan plan((std::max)((std::min)(wanted, p.key.rows), size_type{1}), p.key.cols,
-                   p.state_cols(), kernel.tile_rows);
-  if (p.heads_side_by_side()) {
+  linear_plan<Acc> plan((std::max)((std::min)(wanted, p.key.rows), size_type{1}), p.key.cols,
+                        p.state_cols(), kernel.tile_rows);
+  if (p.heads_interleave()) {
     const size_type bytes =
         (std::max)(plan.layout.state_elements * size_type{sizeof(Acc)}, size_type{1});
     const size_type most =
@@ -59,9 +61,8 @@ linear_plan plan_linear(const linear_problem<Scalar>& p,
   plan.workers = workers_of(p.options.execution, p.key.batch * plan.bundles);
   plan.head_bytes = padded_bytes(plan.heads * size_type{sizeof(head_type)});
   plan.worker_bytes =
-      plan.head_bytes +
-      padded_bytes((plan.layout.elements + plan.heads * plan.layout.state_elements) *
-                   size_type{sizeof(Acc)});
+      plan.head_bytes + plan.layout.bytes() +
+      padded_bytes(plan.heads * plan.layout.state_elements * size_type{sizeof(Acc)});
   return plan;
 }
 
@@ -119,7 +120,7 @@ void chunked_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
   using In = kernel_scalar<Scalar>;
   using Acc = accumulator_t<Scalar>;
   const linear_kernel<In, Acc> kernel = select_linear<In, Acc>(p.options.execution.target);
-  const linear_plan plan = plan_linear(p, kernel);
+  const linear_plan<Acc> plan = plan_linear(p, kernel);
   char* const base = static_cast<char*>(memory.reserve(plan.workers * plan.worker_bytes));
 
   for_each_task(p.key.batch * plan.bundles, plan.workers, p.options.execution.executor,
@@ -159,7 +160,7 @@ template <typename Scalar>
 size_type bytes_of(const linear_problem<Scalar>& p) {
   if constexpr (has_kernels<Scalar>) {
     if (!is_chunked(p)) return 0;
-    const linear_plan plan = plan_linear(
+    const auto plan = plan_linear(
         p, select_linear<kernel_scalar<Scalar>, accumulator_t<Scalar>>(p.options.execution.target));
     return plan.workers * plan.worker_bytes;
   } else {

@@ -4,6 +4,7 @@
 #include <heed/detail/given.hpp>
 #include <heed/detail/number.hpp>
 #include <heed/detail/recurrence.hpp>
+#include <heed/detail/sizes.hpp>
 #include <heed/executor.hpp>
 #include <heed/linear_options.hpp>
 #include <heed/tensor.hpp>
@@ -72,9 +73,9 @@ struct linear_problem {
 
   size_type group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
   size_type state_cols() const { return value.cols + (options.normalise ? 1 : 0); }
-  /// Whether the rows of the heads are beside each other, as where they are the columns of one
-  /// matrix.
-  bool heads_side_by_side() const {
+  /// Whether the rows of a token come before those of the next, as where heads are the columns of
+  /// one matrix: they share pages, whatever is between them.
+  bool heads_interleave() const {
     return key.heads > 1 && key.head_stride < key.row_stride &&
            value.head_stride < value.row_stride;
   }
@@ -138,15 +139,13 @@ void check_decays(const char* function, const tensor_view<const Acc>& log_gate) 
       }
 }
 
-/// Views with strides of 0 can be of any size, and a state may be nowhere but in the workspace: the
-/// bytes that a plan sets aside must be a number.
+/// The bytes that a plan sets aside must be a number, those for states too, which may be nowhere
+/// but in the workspace.
 template <typename Scalar>
 void check_scratch(const char* function, const linear_problem<Scalar>& p) {
-  constexpr size_type a_head_dim = size_type{1} << 16,
-                      an_entry = size_type{1} << 8;  // bytes at most, of a worker and its heads
+  constexpr size_type an_entry = size_type{1} << 8;  // bytes at most, of a worker's heads
   const size_type workers = workers_of(p.options.execution);
-  product(function, "scratch for query's head_dim, in bytes", {p.query.cols, a_head_dim, workers});
-  product(function, "scratch for value's head_dim, in bytes", {p.value.cols, a_head_dim, workers});
+  check_row_scratch(function, p.query.cols, p.value.cols, workers);
   product(function, "scratch for states, in bytes",
           {p.query.cols, p.value.cols + 16, an_entry, workers});
 }
@@ -165,15 +164,8 @@ linear_problem<Scalar> make_linear_shape_problem(
   check_view(function, "query", query);
   check_view(function, "key", key);
   check_view(function, "value", value);
-  check_equal(function, "key: head_dim", key.cols, "query's head_dim", query.cols);
-  check_equal(function, "key: length", key.rows, "query's length", query.rows);
-  check_equal(function, "value: length", value.rows, "key's length", key.rows);
-  check_equal(function, "key: batch", key.batch, "query's batch", query.batch);
-  check_equal(function, "value: batch", value.batch, "key's batch", key.batch);
-  check_equal(function, "value: num_kv_heads", value.heads, "key's num_kv_heads", key.heads);
-  if (key.heads == 0 ? query.heads != 0 : query.heads % key.heads != 0)
-    fail_with("heed::", function, ": query: num_heads ", query.heads,
-              " is not a multiple of num_kv_heads ", key.heads);
+  check_axis(function, "key", "length", key.rows, "query", query.rows);
+  check_query_key_value(function, query, key, value, "length");
   const auto check_broadcast = [&](const char* what, const auto& view, size_type length,
                                    size_type dim) {
     if (!view) return;
@@ -213,11 +205,7 @@ linear_problem<Scalar> make_linear_problem(
     const linear_attention_options& options, const Terms&... given) {
   linear_problem<Scalar> p =
       make_linear_shape_problem<Scalar>(function, query, key, value, beta, options, given...);
-  check_view(function, "out", out);
-  check_equal(function, "out: batch", out.batch, "query's batch", query.batch);
-  check_equal(function, "out: num_heads", out.heads, "query's num_heads", query.heads);
-  check_equal(function, "out: length", out.rows, "query's length", query.rows);
-  check_equal(function, "out: head_dim", out.cols, "value's head_dim", value.cols);
+  check_out(function, "out", out, query, value, "length");
   p.out = out;
   check_apart(function, {"out", out}, {"carry", p.terms.carry}, "query", query, "key", key, "value",
               value, "log_gate", p.terms.log_gate, "beta", beta, "bonus", p.terms.bonus);

@@ -30,6 +30,12 @@ template <typename Acc>
 bool is_negative_infinity(const Acc& x) {
   return x < -(std::numeric_limits<Acc>::max)();
 }
+inline bool is_zero(float x) { return bits_of(x) << 1 == 0; }
+inline bool is_zero(double x) { return bits_of(x) << 1 == 0; }
+template <typename Acc>
+bool is_zero(const Acc& x) {
+  return x == Acc(0);
+}
 inline bool is_finite(double x) {
   return (bits_of(x) & 0x7ff0000000000000u) != 0x7ff0000000000000u;
 }

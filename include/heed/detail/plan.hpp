@@ -121,7 +121,7 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, size_type width, con
     const size_type share = most_workers > 1 ? heads / (4 * most_workers) : forward_heads_limit;
     plan.heads = (std::max)(size_type{1}, (std::min)({share, forward_heads_limit, p.num_heads()}));
     const size_type shared = blocks * p.group();
-    if (gathers && p.heads_side_by_side())
+    if (gathers && p.heads_adjoin())
       plan.kv_heads = (std::max)(size_type{1}, (std::min)(plan.heads / p.group(), most / shared));
     if (shared <= most) plan.query_blocks = shared * plan.kv_heads;
   }

@@ -4,6 +4,7 @@
 #include <heed/detail/check.hpp>
 #include <heed/detail/number.hpp>
 #include <heed/detail/score.hpp>
+#include <heed/detail/sizes.hpp>
 #include <heed/detail/stored.hpp>
 #include <heed/executor.hpp>
 #include <heed/options.hpp>
@@ -58,8 +59,9 @@ struct problem {
   bool ragged() const { return query_starts.size > 0; }
   size_type batch() const { return ragged() ? query_starts.size - 1 : query.batch; }
   size_type num_heads() const { return query.heads; }
-  /// Whether a row of keys, and of values, continues with that of the next head.
-  bool heads_side_by_side() const {
+  /// Whether a row of keys, and of values, continues with that of the next head: those of a token
+  /// are one run of memory.
+  bool heads_adjoin() const {
     return key.elements.head_stride == key.cols && value.elements.head_stride == value.cols;
   }
   /// Query heads that share one key/value head.
@@ -293,39 +295,13 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
               terms.dropout.probability);
 }
 
-/// Views with strides of 0 can be of any size: the bytes that a plan sets aside must be a number.
-/// (For rows that are in memory they are, by far.)
+/// The bytes that a plan sets aside must be a number.
 template <typename Scalar, typename Stored>
 void check_scratch(const char* function, const problem<Scalar, Stored>& p) {
-  constexpr size_type a_head_dim = size_type{1} << 16,
-                      a_result = size_type{1}
-                                 << 9;  // bytes at most, of a worker and of a part of a row
-  const size_type workers = workers_of(p.options.execution);
-  product(function, "scratch for query's head_dim, in bytes", {p.query.cols, a_head_dim, workers});
-  product(function, "scratch for value's head_dim, in bytes", {p.value.cols, a_head_dim, workers});
+  constexpr size_type a_result = size_type{1} << 9;  // bytes at most, of a part of a row
+  check_row_scratch(function, p.query.cols, p.value.cols, workers_of(p.options.execution));
   product(function, "scratch for parts of rows, in bytes",
           {p.query.batch, p.query.heads, p.query.rows, p.value.cols + 2, a_result});
-}
-
-/// Checks the sizes of what has one number for each query row.
-template <typename Query, typename Numbers>
-void check_row_numbers(const char* function, const char* what, const tensor_view<Numbers>& numbers,
-                       const tensor_view<Query>& query) {
-  check_view(function, what, numbers);
-  check_part(function, what, "batch", numbers.batch, "query's batch", query.batch);
-  check_part(function, what, "num_heads", numbers.heads, "query's num_heads", query.heads);
-  check_part(function, what, "n_q", numbers.rows, "query's n_q", query.rows);
-  check_part(function, what, "columns", numbers.cols, "one number a row:", size_type{1});
-}
-/// Checks the sizes of what has a row for each query, as wide as `wide` is.
-template <typename Query, typename Rows>
-void check_query_rows(const char* function, const char* what, const tensor_view<Rows>& given,
-                      const tensor_view<Query>& query, const char* whose_dim, size_type dim) {
-  check_view(function, what, given);
-  check_part(function, what, "batch", given.batch, "query's batch", query.batch);
-  check_part(function, what, "num_heads", given.heads, "query's num_heads", query.heads);
-  check_part(function, what, "n_q", given.rows, "query's n_q", query.rows);
-  check_part(function, what, "head_dim", given.cols, whose_dim, dim);
 }
 
 /// Checks all that the scores of a problem come from.
@@ -334,15 +310,8 @@ void check_scores(const char* function, const problem<Scalar, Stored>& p) {
   const auto& query = p.query;
   const auto &key = p.key, &value = p.value;
   check_view(function, "query", query);
-  check_equal(function, "key: head_dim", key.cols, "query's head_dim", query.cols);
-  check_equal(function, "value: kv_length", value.rows, "key's kv_length", key.rows);
-  check_equal(function, "key: batch", key.batch, "query's batch", query.batch);
-  check_equal(function, "value: batch", value.batch, "key's batch", key.batch);
-  check_equal(function, "value: num_kv_heads", value.heads, "key's num_kv_heads", key.heads);
-  if (key.heads == 0 ? query.heads != 0 : query.heads % key.heads != 0)
-    fail_with("heed::", function, ": query: num_heads ", query.heads,
-              " is not a multiple of num_kv_heads ", key.heads);
-  if (!is_none(p.lse)) check_row_numbers(function, "lse", p.lse, query);
+  check_query_key_value(function, query, key, value, "kv_length");
+  if (!is_none(p.lse)) check_row_numbers(function, "lse", p.lse, query, "n_q");
   check_options<accumulator_t<Scalar>>(function, p.options);
   check_terms(function, p);
   check_scratch(function, p);
@@ -382,7 +351,7 @@ problem<Scalar, Stored> make_stored_problem(
     const Terms&... given) {
   problem<Scalar, Stored> p =
       make_score_problem(function, query, key, value, lse, options, given...);
-  check_query_rows(function, "out", out, query, "value's head_dim", value.cols);
+  check_out(function, "out", out, query, value, "n_q");
   p.out = out;
   const auto& terms = p.terms;
   check_apart(function, {"out", out}, {"lse", lse}, "query", query, "key", key.elements, "value",

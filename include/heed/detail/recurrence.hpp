@@ -64,15 +64,10 @@ void for_each_head(size_type batch, size_type heads, const execution& how, size_
 template <typename Given, typename Wanted>
 void check_sequence(const char* function, const char* what, const tensor_view<Given>& given,
                     const char* whose, const tensor_view<Wanted>& wanted) {
-  const auto check_axis = [&](const char* axis, size_type extent, size_type other) {
-    if (extent != other)
-      fail_with("heed::", function, ": ", what, ": ", axis, " ", extent, " does not match ", whose,
-                "'s ", axis, " ", other);
-  };
   check_view(function, what, given);
-  check_axis("batch", given.batch, wanted.batch);
-  check_axis("heads", given.heads, wanted.heads);
-  check_axis("length", given.rows, wanted.rows);
+  check_axis(function, what, "batch", given.batch, whose, wanted.batch);
+  check_axis(function, what, "heads", given.heads, whose, wanted.heads);
+  check_axis(function, what, "length", given.rows, whose, wanted.rows);
 }
 
 /// The sizes of a carried state, if there is one.
@@ -89,12 +84,6 @@ void check_carry(const char* function, const std::optional<tensor_view<Acc>>& ca
 }
 
 // Recognised by their bits, as in number.hpp.
-inline bool is_zero(float x) { return bits_of(x) << 1 == 0; }
-inline bool is_zero(double x) { return bits_of(x) << 1 == 0; }
-template <typename Acc>
-bool is_zero(const Acc& x) {
-  return x == Acc(0);
-}
 inline bool below_normal(float x) { return (bits_of(x) & 0x7f800000u) == 0; }
 inline bool below_normal(double x) { return (bits_of(x) & 0x7ff0000000000000u) == 0; }
 template <typename Acc>

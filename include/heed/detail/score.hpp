@@ -4,6 +4,7 @@
 #include <heed/detail/params.hpp>
 
 #include <cmath>
+#include <limits>
 
 // The rule that makes a score of a dot product, for one pair, in any scalar type. The reference,
 // the streaming form and the weights all call it; kernel/score.inc is the same rule for a block of
@@ -81,15 +82,27 @@ score_slopes<Acc> slopes_of(const score_params<Acc>& score, const Acc& dot, size
   return slopes;
 }
 
+/// The largest score of a row before it sees a key: its sink, which counts as one.
+template <typename Acc>
+Acc first_maximum(const score_params<Acc>& score) {
+  return score.has_sink ? score.sink : Acc(std::numeric_limits<Acc>::lowest());
+}
+
 /// Whether a row whose weights sum to this has seen no key and has no sink: the sum is exactly 0.
 template <typename Acc>
 bool is_empty_row(const Acc& sum) {
-  return bits_of(sum) == 0;
+  return is_zero(sum);
 }
 
-/// The natural log-sum-exp of a row whose largest score is `max`, in units of log 2, and whose sum
-/// of 2^(s - max) is `sum`; -infinity for the empty row, which has seen no key and has no sink: its
-/// sum is exactly 0.
+/// The natural log-sum-exp of a row whose largest score is `max` and whose sum of exp(s - max) is
+/// `sum`; -infinity for the empty row.
+template <typename Acc>
+Acc natural_log_sum_exp(const Acc& max, const Acc& sum) {
+  using std::log;
+  return is_empty_row(sum) ? negative_infinity<Acc>() : Acc(max + Acc(log(sum)));
+}
+
+/// The same where the largest score is in units of log 2, and the sum one of 2^(s - max).
 template <typename Acc>
 Acc log_sum_exp(const Acc& max, const Acc& sum) {
   constexpr double ln2 = 0.69314718055994531;

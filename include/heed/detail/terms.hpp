@@ -1,0 +1,211 @@
+#pragma once
+
+#include <heed/block_mask.hpp>
+#include <heed/detail/given.hpp>
+#include <heed/detail/params.hpp>
+#include <heed/detail/score_block.hpp>
+#include <heed/dropout.hpp>
+#include <heed/tensor.hpp>
+#include <heed/types.hpp>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <type_traits>
+
+// The terms of a call as the library keeps them, and what their functions and masks do with a block
+// of scores.
+
+HEED_NAMESPACE_BEGIN
+namespace detail {
+
+/// A term that is one number a query head.
+template <typename Scalar, typename Tag>
+struct head_term {
+  const Scalar* values = nullptr;
+  size_type count = 0;
+};
+template <typename Scalar, typename Tag>
+memory_region region_of(const head_term<Scalar, Tag>& term) {
+  return {term.values, sizeof(Scalar), {1, 1, 1, term.count}, {0, 0, 0, 1}};
+}
+struct alibi_tag;
+struct sinks_tag;
+struct logit_scales_tag;
+
+// A term of `view.batch` batch entries that repeats serves a call of `times` as many.
+struct keep_term {
+  tensor_view<const bool> view;
+  size_type times = 1;
+};
+struct keep_bytes_term {
+  tensor_view<const std::uint8_t> view;
+  size_type times = 1;
+};
+struct keep_bits_term {
+  tensor_view<const std::uint8_t> view;
+  size_type n_kv = 0;
+};
+template <typename Scalar>
+struct bias_term {
+  tensor_view<const Scalar> view;
+  size_type times = 1;
+};
+struct key_lengths_term {
+  index_list lengths;
+};
+struct blocks_term {
+  const block_mask* mask = nullptr;
+};
+template <typename Function, typename Derivative = void>
+struct score_function_term {
+  const Function* function;
+  const Derivative* derivative = nullptr;  // void: the call takes no gradient
+};
+template <typename Function>
+struct mask_function_term {
+  const Function* function;
+  const block_mask* blocks = nullptr;  // of the function: what it says of whole blocks
+};
+
+// The context of a hook is the term, not the function: a pointer to a plain function is no pointer
+// to void.
+template <typename Term, typename Acc>
+void run_score_function(const void* context, size b, size h, const visible_block<Acc>& block) {
+  const auto& function = *static_cast<const Term*>(context)->function;
+  update_block(block,
+               [&](const Acc& score, size i, size j) { return Acc(function(score, b, h, i, j)); });
+}
+template <typename Term, typename Acc>
+void run_score_derivative(const void* context, size b, size h, const visible_block<Acc>& block) {
+  const auto& derivative = *static_cast<const Term*>(context)->derivative;
+  update_block(
+      block, [&](const Acc& score, size i, size j) { return Acc(derivative(score, b, h, i, j)); });
+}
+
+/// Gives every pair that `shows(i, j)` denies a score of -infinity.
+template <typename Acc, typename Shows>
+void hide(const visible_block<Acc>& block, const Shows& shows) {
+  const Acc hidden(-std::numeric_limits<Acc>::infinity());
+  update_block(block,
+               [&](const Acc& score, size i, size j) { return shows(i, j) ? score : hidden; });
+}
+template <typename Function, typename Acc>
+void run_mask_function(const void* context, size b, size h, const visible_block<Acc>& block) {
+  const Function& function = *static_cast<const mask_function_term<Function>*>(context)->function;
+  hide(block, [&](size i, size j) { return bool(function(b, h, i, j)); });
+}
+/// The part of head (b, h) in a term of [batch, heads, ...], each 1 or the call's own; the batch
+/// may also repeat.
+template <typename Scalar>
+matrix_view<Scalar> term_head(const tensor_view<Scalar>& view, size b, size h) {
+  return broadcast_head(view, b % view.batch, h);
+}
+template <typename Acc>
+void run_keep_bits(const void* context, size b, size h, const visible_block<Acc>& block) {
+  const matrix_view<const std::uint8_t> bytes =
+      term_head(static_cast<const keep_bits_term*>(context)->view, b, h);
+  hide(block, [&](size i, size j) { return (bytes(i, j / 8) >> (j % 8) & 1) != 0; });
+}
+template <typename Acc>
+void run_keep_bytes(const void* context, size b, size h, const visible_block<Acc>& block) {
+  const matrix_view<const std::uint8_t> bytes =
+      term_head(static_cast<const keep_bytes_term*>(context)->view, b, h);
+  hide(block, [&](size i, size j) { return bytes(i, j) != 0; });
+}
+
+/// All terms of one call, typed for its accumulator.
+template <typename Acc>
+struct terms {
+  std::optional<keep_term> keep;
+  std::optional<keep_bytes_term> keep_bytes;
+  std::optional<keep_bits_term> keep_bits;
+  std::optional<bias_term<Acc>> bias;
+  std::optional<head_term<Acc, alibi_tag>> alibi;
+  std::optional<head_term<Acc, sinks_tag>> sinks;
+  std::optional<head_term<Acc, logit_scales_tag>> logit_scales;
+  std::optional<index_list> key_lengths;
+  const block_mask* blocks = nullptr;           // of the call
+  const block_mask* function_blocks = nullptr;  // of its mask function
+  dropout_term dropout;
+  // The hooks of the terms that work on whole blocks. Of a term that no call has, nothing is
+  // compiled.
+  pair_hook<Acc> score_function, score_derivative, mask_function, bits_mask, bytes_mask,
+      weight_dropout;
+
+  void add(const keep_term& term) { keep = term; }
+  void add(const keep_bytes_term& term) {
+    keep_bytes = term;
+    bytes_mask = {&run_keep_bytes<Acc>, &term};
+  }
+  void add(const keep_bits_term& term) {
+    keep_bits = term;
+    bits_mask = {&run_keep_bits<Acc>, &term};
+  }
+  void add(const bias_term<Acc>& term) { bias = term; }
+  void add(const head_term<Acc, alibi_tag>& term) { alibi = term; }
+  void add(const head_term<Acc, sinks_tag>& term) { sinks = term; }
+  void add(const head_term<Acc, logit_scales_tag>& term) { logit_scales = term; }
+  void add(const key_lengths_term& term) { key_lengths = term.lengths; }
+  void add(const blocks_term& term) { blocks = term.mask; }
+  void add(const dropout_term& term) {
+    dropout = term;
+    if (term.probability > 0) weight_dropout = {&run_dropout<Acc>, &term};
+  }
+  template <typename Function, typename Derivative>
+  void add(const score_function_term<Function, Derivative>& term) {
+    using given = score_function_term<Function, Derivative>;
+    static_assert(
+        std::is_invocable_r<Acc, const Function&, Acc, size_type, size_type, size_type,
+                            size_type>::value,
+        "a score function is called as function(score, b, h, i, j) and returns the new score");
+    score_function = {&run_score_function<given, Acc>, &term};
+    if constexpr (!std::is_void<Derivative>::value) {
+      static_assert(std::is_invocable_r<Acc, const Derivative&, Acc, size_type, size_type,
+                                        size_type, size_type>::value,
+                    "the derivative of a score function is called as derivative(score, b, h, i, "
+                    "j) and returns how fast the new score grows with the score");
+      score_derivative = {&run_score_derivative<given, Acc>, &term};
+    }
+  }
+  template <typename Function>
+  void add(const mask_function_term<Function>& term) {
+    static_assert(std::is_invocable_r<bool, const Function&, size_type, size_type, size_type,
+                                      size_type>::value,
+                  "a mask function is called as function(b, h, i, j) and returns true where query "
+                  "i may see key j");
+    mask_function = {&run_mask_function<Function, Acc>, &term};
+    function_blocks = term.blocks;
+  }
+  template <typename Other>
+  void add(const Other&) {
+    static_assert(sizeof(Other) == 0,
+                  "not a term of attention, or one of another scalar type: keep takes bool; bias, "
+                  "alibi, sinks and logit_scales take the type "
+                  "of the scores (float for float, half and bfloat16; double for double)");
+  }
+
+  /// Whether a term has a size for each query, key or sequence of a padded batch.
+  bool counts_tokens() const {
+    return keep || keep_bytes || keep_bits || bias || sparse() || key_lengths;
+  }
+  /// The one block mask of the call; null: none.
+  const block_mask* sparse() const { return function_blocks ? function_blocks : blocks; }
+};
+
+// Two functions for one purpose are two types, but one term; so are two masks.
+template <>
+struct purpose_of<keep_bytes_term> {
+  using type = keep_term;
+};
+template <typename Function, typename Derivative>
+struct purpose_of<score_function_term<Function, Derivative>> {
+  using type = score_function_term<void>;
+};
+template <typename Function>
+struct purpose_of<mask_function_term<Function>> {
+  using type = mask_function_term<void>;
+};
+
+}  // namespace detail
+HEED_NAMESPACE_END
