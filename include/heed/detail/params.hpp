@@ -69,8 +69,8 @@ struct block_mask_params {
 };
 
 /// How a score comes from a dot product, in this order; then the softmax with the sink, then
-/// weight_hook. Kernels and plans ask the functions below which terms are there: a new term is
-/// added to them, to score.hpp and to kernel/score.inc.
+/// weight_hook. problem::score fills it in. Kernels and plans ask the functions below which terms
+/// are there: a new term is added to all of these, to score.hpp and to kernel/score.inc.
 template <typename Acc>
 struct score_params {
   Acc scale = 1;
