@@ -111,14 +111,12 @@ inline double read_bandwidth(const void* data, std::size_t bytes, int threads) {
     heed::size_type count;
     void (*read)(const float*, heed::size_type);
   };
-  namespace d = heed::detail;
   share each{static_cast<const float*>(data),
              heed::size_type(bytes / sizeof(float) / std::size_t(threads)) / 256 * 256,
-             d::baseline::read_burst<d::baseline::f32>};
-#if HEED_X86
-  if (heed::best_isa() == heed::isa::avx2) each.read = d::avx2::read_burst<d::avx2::f32>;
-  if (heed::best_isa() >= heed::isa::avx512) each.read = d::avx512::read_burst<d::avx512::f32>;
-#endif
+             heed::detail::with_kernels(heed::best_isa(), [](auto set) {
+               using V = typename decltype(set)::template vector<float>;
+               return read_burst_of(static_cast<const V*>(nullptr));
+             })};
   const auto work = [](void* context, int worker) {
     const share& mine = *static_cast<share*>(context);
     mine.read(mine.data + worker * mine.count, mine.count);

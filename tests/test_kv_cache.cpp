@@ -321,7 +321,7 @@ TEST_CASE("a cache refuses what does not fit, and holds what it held") {
       [&] {
         testing::attention_from(rolling, t, 0, 3, options, heed::mask_function(shows, blocks));
       },
-      {"cached_attention_into", "blocks and mask_function apart"});
+      {"cached_attention_into", "blocks and mask_function separately"});
 }
 
 TEST_CASE("a cache answers for its own sequences only, and reserves no room below 0") {

@@ -627,6 +627,19 @@ void check_combination(const combination& features) {
 
 }  // namespace
 
+// Every path and the reference start from one problem, so a term that is missing there is missing
+// everywhere.
+TEST_CASE("each option and term changes what the reference computes") {
+  const auto right = [](feature f) {
+    const sample<double> one({feature::plain, f}, all_sizes[0]);
+    return reference_on_tensors(0, one, one.in, one.s.numbers.cast<double>());
+  };
+  const outputs<double> plain = right(feature::plain);
+  for (unsigned f = unsigned(feature::scale); f < unsigned(feature::grouped_heads); ++f) {
+    INFO(names[f]);
+    CHECK(testing::max_error(right(feature(f)).out, plain.out) > 0);
+  }
+}
 TEST_CASE("float: features in pairs on every path") {
   for_each_combination(combined::in_pairs, check_combination<float, float, std::int8_t>);
 }

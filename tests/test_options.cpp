@@ -128,8 +128,8 @@ TEST_CASE(
   const heed::rows<float> x = heed::rows<float>::Ones(3, 4), state = heed::rows<float>::Ones(4, 2),
                           b = heed::rows<float>::Ones(3, 2);
   constexpr const char* words =
-      "execution.target must be automatic, for this function has no kernels to choose from, but is "
-      "baseline";
+      "execution.target must be automatic, because this function has no kernels to choose from, "
+      "but is baseline";
   const auto with = [](auto options, heed::isa target) {
     options.execution.target = target;
     return options;
@@ -186,7 +186,8 @@ TEST_CASE("instruction sets have their names, and one that this CPU lacks is ref
   CHECK(std::string(heed::name(heed::isa::avx512_bf16)) == "avx512_bf16");
   CHECK(has(heed::isa::baseline));
   CHECK(has(heed::best_isa()));
-  for (const heed::isa target : {heed::isa::avx2, heed::isa::avx512, heed::isa::avx512_bf16}) {
+  for (const heed::detail::isa_entry& entry : heed::detail::isas) {
+    const heed::isa target = entry.target;
     const testing::example<Eigen::bfloat16> e(3, 5, 4, 4);
     heed::attention_options options;
     options.execution.target = target;

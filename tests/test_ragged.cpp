@@ -158,12 +158,12 @@ TEST_CASE("ragged_attention_into refuses starts that do not fit and terms that i
     return true;
   };
   const std::vector<heed::size_type> lengths{90};
-  refuse(query_starts, key_starts, {"keep", "not offered"}, heed::keep(keep));
-  refuse(query_starts, key_starts, {"bias", "not offered"}, heed::bias(bias));
-  refuse(query_starts, key_starts, {"keep_bits", "not offered"},
+  refuse(query_starts, key_starts, {"keep", "not supported"}, heed::keep(keep));
+  refuse(query_starts, key_starts, {"bias", "not supported"}, heed::bias(bias));
+  refuse(query_starts, key_starts, {"keep_bits", "not supported"},
          heed::keep_bits(heed::view(bits), 90));
-  refuse(query_starts, key_starts, {"blocks", "not offered"}, heed::blocks(blocks));
-  refuse(query_starts, key_starts, {"blocks", "not offered"}, heed::mask_function(shown, blocks));
-  refuse(query_starts, key_starts, {"key_lengths", "not offered"}, heed::key_lengths(lengths));
+  refuse(query_starts, key_starts, {"blocks", "not supported"}, heed::blocks(blocks));
+  refuse(query_starts, key_starts, {"blocks", "not supported"}, heed::mask_function(shown, blocks));
+  refuse(query_starts, key_starts, {"key_lengths", "not supported"}, heed::key_lengths(lengths));
   CHECK((got.out.array() == -7).all());
 }

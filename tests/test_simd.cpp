@@ -58,6 +58,7 @@ namespace {
 
 using heed::detail::bfloat16_bits;
 using heed::detail::half_bits;
+using heed::detail::is_available;
 using heed::detail::size;
 
 /// The functions of one instruction set for one vector type.
@@ -66,7 +67,7 @@ using heed::detail::size;
     using V = heed::detail::set::vector;                                     \
     using S = V::scalar;                                                     \
     using operation = heed::detail::set::operation;                          \
-    static bool on_this_cpu() { return heed::best_isa() >= heed::isa::set; } \
+    static bool on_this_cpu() { return is_available(heed::isa::set); }       \
     static constexpr auto apply = heed::detail::set::apply<V>;               \
     static constexpr auto transpose = heed::detail::set::apply_transpose<V>; \
     static constexpr auto sum = heed::detail::set::apply_sum<V>;             \

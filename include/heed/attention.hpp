@@ -72,9 +72,9 @@ auto attention_with_lse(const Query& query, const Key& key, const Value& value,
 
 /// attention into the caller's memory: out n_q x Dv, lse n_q x 1 or {} to leave it out. Both must
 /// have their size already, and overlap neither each other nor anything that the call reads:
-/// std::invalid_argument. Columns between those of the inputs are no overlap. Allocates nothing
-/// once `memory` has grown and when the inputs are in memory; scalars without a kernel (long
-/// double, an autodiff type) do not use it and allocate.
+/// std::invalid_argument. Columns interleaved with those of the inputs are no overlap. Allocates
+/// nothing once `memory` has grown and when the inputs are in memory; scalars without a kernel
+/// (long double, an autodiff type) do not use it and allocate.
 ///
 /// @code
 /// using rows = heed::rows<float>;

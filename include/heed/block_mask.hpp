@@ -5,7 +5,6 @@
 #include <heed/types.hpp>
 
 #include <algorithm>
-#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -39,10 +38,10 @@ class block_mask {
         (std::max)(n_q,
                    size_type{1}));  // one block is at most everything, however large the given size
     block_kv_ = (std::min)(block_kv, (std::max)(n_kv, size_type{1}));
-    state_.assign(static_cast<std::size_t>(detail::product(
-                      "block_mask", "batch * heads * blocks of queries * blocks of keys",
-                      {batch, heads, q_blocks(), kv_blocks()})),
-                  hidden);
+    states_.assign(static_cast<std::size_t>(detail::product(
+                       "block_mask", "batch * heads * blocks of queries * blocks of keys",
+                       {batch, heads, q_blocks(), kv_blocks()})),
+                   block_state::hidden);
   }
 
   /// A copy has memory of its own.
@@ -55,7 +54,7 @@ class block_mask {
         n_kv_(std::exchange(other.n_kv_, 0)),
         block_q_(other.block_q_),
         block_kv_(other.block_kv_),
-        state_(std::move(other.state_)) {}
+        states_(std::move(other.states_)) {}
   /// A copy for which memory runs out changes nothing.
   block_mask& operator=(block_mask other) noexcept {
     std::swap(batch_, other.batch_);
@@ -64,7 +63,7 @@ class block_mask {
     std::swap(n_kv_, other.n_kv_);
     std::swap(block_q_, other.block_q_);
     std::swap(block_kv_, other.block_kv_);
-    std::swap(state_, other.state_);
+    std::swap(states_, other.states_);
     return *this;
   }
 
@@ -86,7 +85,9 @@ class block_mask {
               for (size_type j = kv * block_kv; j < (std::min)((kv + 1) * block_kv, n_kv);
                    ++j, ++all)
                 seen += mask(b, h, i, j) ? 1 : 0;
-            blocks.state(b, h, q, kv) = seen == 0 ? hidden : seen == all ? whole : partly;
+            blocks.state(b, h, q, kv) = seen == 0     ? block_state::hidden
+                                        : seen == all ? block_state::whole
+                                                      : block_state::partly;
           }
     return blocks;
   }
@@ -94,12 +95,12 @@ class block_mask {
   /// Lets query block q of head h of batch entry b see key block kv.
   void show(size_type b, size_type h, size_type q, size_type kv) {
     check_block("show", b, h, q, kv);
-    state(b, h, q, kv) = partly;
+    state(b, h, q, kv) = block_state::partly;
   }
   /// Whether query block q of head h of batch entry b sees anything of key block kv.
   bool shows(size_type b, size_type h, size_type q, size_type kv) const {
     check_block("shows", b, h, q, kv);
-    return state_[at(b, h, q, kv)] != hidden;
+    return states_[at(b, h, q, kv)] != block_state::hidden;
   }
 
   /// How many batch entries the mask has: 1 (the same for all) or the call's.
@@ -116,19 +117,19 @@ class block_mask {
   size_type kv_blocks() const { return n_kv_ / block_kv_ + (n_kv_ % block_kv_ != 0); }
   /// The share of blocks that are visible, and so of the time of the full call.
   double density() const {
-    const auto shown =
-        std::count_if(state_.begin(), state_.end(), [](std::uint8_t s) { return s != hidden; });
-    return state_.empty() ? 0 : double(shown) / double(state_.size());
+    const auto shown = std::count_if(states_.begin(), states_.end(),
+                                     [](block_state s) { return s != block_state::hidden; });
+    return states_.empty() ? 0 : double(shown) / double(states_.size());
   }
 
   /// The blocks of one head, as the kernels read them.
   detail::block_mask_params params(size_type b, size_type h) const {
-    return {state_.data() + at(batch_ == 1 ? 0 : b, heads_ == 1 ? 0 : h, 0, 0), kv_blocks(),
+    return {states_.data() + at(batch_ == 1 ? 0 : b, heads_ == 1 ? 0 : h, 0, 0), kv_blocks(),
             block_q_, block_kv_};
   }
 
  private:
-  static constexpr std::uint8_t hidden = 0, partly = 1, whole = 2;
+  using block_state = detail::block_state;
 
   void check_block(const char* function, size_type b, size_type h, size_type q,
                    size_type kv) const {
@@ -141,12 +142,12 @@ class block_mask {
   std::size_t at(size_type b, size_type h, size_type q, size_type kv) const {
     return static_cast<std::size_t>(((b * heads_ + h) * q_blocks() + q) * kv_blocks() + kv);
   }
-  std::uint8_t& state(size_type b, size_type h, size_type q, size_type kv) {
-    return state_[at(b, h, q, kv)];
+  block_state& state(size_type b, size_type h, size_type q, size_type kv) {
+    return states_[at(b, h, q, kv)];
   }
 
   size_type batch_, heads_, n_q_, n_kv_, block_q_, block_kv_;
-  std::vector<std::uint8_t> state_;
+  std::vector<block_state> states_;
 };
 
 HEED_NAMESPACE_END

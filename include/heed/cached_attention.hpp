@@ -21,13 +21,13 @@ void bind_cache(const char* function, const Cache& cache, problem<Scalar, Stored
   const size_type window = problem.options.window_left;
   if (cache.window() >= 0 && (window < 0 || window > cache.window()))
     fail_with("heed::", function, ": window_left ", window,
-              " is more than the cache keeps: its window is ", cache.window());
+              " reaches past what the cache keeps: its window is ", cache.window());
   if (problem.terms.key_lengths)
-    fail_with("heed::", function, ": a cache brings its own key_lengths; leave the term out");
+    fail_with("heed::", function, ": a cache has its own key_lengths; leave the term out");
   if (problem.terms.function_blocks)
     fail_with("heed::", function,
-              ": with a cache a mask function counts tokens and its blocks count rows; give blocks "
-              "and mask_function apart");
+              ": with a cache a mask function counts tokens and its blocks count rows; pass "
+              "blocks and mask_function separately");
   problem.cached = true;
   const size_type* const dropped = problem.key.dropped;
   for (size_type b = 0; dropped && b < problem.batch(); ++b)

@@ -42,12 +42,12 @@ struct causal_conv_terms {
 };
 }  // namespace detail
 
-/// Added to each output of a channel: an Eigen vector, one number a channel.
+/// Added to each output of a channel: an Eigen vector, one number per channel.
 template <typename Vector>
 detail::channel_bias_term<typename Vector::Scalar> channel_bias(
     const Eigen::DenseBase<Vector>& bias) {
   static_assert(detail::has_memory<Vector> && bool(Vector::IsVectorAtCompileTime),
-                "channel_bias takes an Eigen vector, one number a channel");
+                "channel_bias takes an Eigen vector, one number per channel");
   return {{bias.derived().data(), 1, 1, 1, bias.size(), 0, 0, 0, bias.derived().innerStride()}};
 }
 
@@ -111,7 +111,7 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
 /// inputs before x:
 ///   out(t, c) = activation(bias(c) + sum_i weight(c, i) z(t + i, c))
 ///
-/// x [B, H, T, channels], weight [B, H, channels, taps] (batch and heads each their own or 1) ->
+/// x [B, H, T, channels], weight [B, H, channels, taps] (batch and heads may each be 1) ->
 /// out [B, H, T, channels]. Terms: channel_bias, and carry [B, H, taps - 1, channels], the past,
 /// oldest row first, which is left ready for the next call; without it the past is 0. Throws
 /// std::invalid_argument for sizes that do not fit together, and where out or carry overlaps

@@ -67,7 +67,7 @@ linear_problem<Scalar> make_delta_problem(
 template <typename Acc, typename Beta>
 tensor_view<const Acc> beta_view(const Beta& beta) {
   static_assert(is_eigen<Beta> && has_memory<Beta> && bool(Beta::IsVectorAtCompileTime),
-                "beta must be an Eigen vector, one number a token");
+                "beta must be an Eigen vector, one number per token");
   static_assert(std::is_same<typename Beta::Scalar, Acc>::value,
                 "beta must have the scalar of the state: float for half and bfloat16");
   return {beta.data(), 1, 1, beta.size(), 1, 0, 0, beta.innerStride(), 0};
@@ -78,7 +78,7 @@ tensor_view<const Acc> beta_view(const Beta& beta) {
 /// the library's kernels.
 ///
 /// query [B, H, T, d_k], key [B, H_kv, T, d_k], value [B, H_kv, T, d_v], beta [B, H_kv, T, 1] (each
-/// extent its own or 1) -> out [B, H, T, d_v]. With T = 0 nothing is written and the state stays.
+/// extent may be 1) -> out [B, H, T, d_v]. With T = 0 nothing is written and the state stays.
 /// Throws std::invalid_argument for sizes that do not fit together, options out of range, and an
 /// out or carry that overlaps itself, the other or an input, before anything is written. Allocates
 /// nothing once `memory` has grown. Scalars without a kernel take the recurrent form.

@@ -41,8 +41,8 @@ inline void check_execution_without_kernels(const char* function, const executio
   check_execution(function, how);
   if (how.target != isa::automatic)
     fail_with("heed::", function,
-              ": execution.target must be automatic, for this function has no kernels to choose "
-              "from, but is ",
+              ": execution.target must be automatic, because this function has no kernels to "
+              "choose from, but is ",
               name(how.target));
 }
 }  // namespace detail

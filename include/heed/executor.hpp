@@ -36,11 +36,11 @@ class executor {
   virtual void after_task(int worker) { static_cast<void>(worker); }
 };
 
-/// Starts threads for each call and joins them: nothing to keep, some ten microseconds a thread a
-/// call, and memory for the handles.
+/// Starts threads for each call and joins them: nothing to keep, about ten microseconds per thread
+/// and call, and memory for the handles.
 class thread_executor : public executor {
  public:
-  /// Of so many workers, the calling thread among them.
+  /// With this many workers, the calling thread included.
   explicit thread_executor(int workers) : workers_(workers) {}
   int workers() const override { return workers_; }
   void run(int workers, work_function work, void* context) override {
@@ -131,7 +131,7 @@ class pool_executor : public executor {
 /// Runs the workers as one OpenMP parallel region.
 class openmp_executor : public executor {
  public:
-  /// Of so many workers, the calling thread among them.
+  /// With this many workers, the calling thread included.
   explicit openmp_executor(int workers) : workers_(workers) {}
   int workers() const override { return workers_; }
   void run(int workers, work_function work, void* context) override {

@@ -17,7 +17,7 @@ template <typename Scalar>
 struct grad_bias_term {
   tensor_view<Scalar> view;
 };
-/// The gradient of a term that is one number a query head.
+/// The gradient of a term that is one number per query head.
 template <typename Scalar, typename Tag>
 struct grad_head_term {
   Scalar* values = nullptr;

@@ -60,7 +60,7 @@ inline std::vector<isa> available_isas() {
 }
 
 /// The meaning of `automatic` on this CPU, unless set_target has changed it. It is avx512_bf16 only
-/// where pairs multiply at the rate of floats.
+/// where pairs multiply as fast as floats.
 inline isa best_isa() {
   const detail::cpu_features& cpu = detail::cpu();
   return cpu.fast_bf16 ? isa::avx512_bf16
@@ -73,7 +73,7 @@ namespace detail {
 /// Refuses an instruction set that this CPU lacks.
 inline void check_target(const char* function, const char* what, isa target) {
   if (target != isa::automatic && !find_isa(target))
-    fail_with("heed::", function, ": ", what, " must be a heed::isa, 0 to ", int(isa::avx512_bf16),
+    fail_with("heed::", function, ": ", what, " must be a heed::isa, 0 to ", int(std::size(isas)),
               ", but is ", int(target));
   if (!is_available(target))
     fail_with("heed::", function, ": ", what, " ", name(target),

@@ -67,10 +67,10 @@ void check_tokens(const char* function, const tensor_view<Key>& key,
 /// The keys and values that a decoder has seen, for a batch of sequences of one layer: each
 /// key/value head of each sequence is contiguous.
 ///
-/// Stored is float, double, Eigen::bfloat16, Eigen::half, or std::int8_t with one float scale a row
-/// (scale = max |row| / 127; a row with an infinity or NaN in it is NaN throughout). With a window
-/// the cache keeps only the tokens that a later query can see: the `window` tokens before the
-/// newest append. Sequences may have different lengths. Grows by doubling; appending within the
+/// Stored is float, double, Eigen::bfloat16, Eigen::half, or std::int8_t with one float scale per
+/// row (scale = max |row| / 127; a row with an infinity or NaN in it is NaN throughout). With a
+/// window the cache keeps only the tokens that a later query can see: the `window` tokens before
+/// the newest append. Sequences may have different lengths. Grows by doubling; appending within the
 /// capacity allocates nothing, except that a rolling cache grows once to twice its window rather
 /// than move all of it at each token. A call that throws changes nothing. Invariant: sequence b
 /// holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage: in order, its tokens
@@ -193,7 +193,7 @@ class kv_cache {
     const std::size_t s = static_cast<std::size_t>(b);
     if (length < 0 || length > lengths_[s])
       detail::fail_with("heed::kv_cache::truncate: length ", length, " is not in [0, ", lengths_[s],
-                        "], what sequence ", b, " holds");
+                        "], the tokens of sequence ", b);
     if (dropped_[s] > 0 && length < window_)
       detail::fail_with("heed::kv_cache::truncate: length ", length, " is less than the window ",
                         window_, " of the next token, and sequence ", b, " has dropped the ",

@@ -18,7 +18,7 @@ HEED_NAMESPACE_BEGIN
 //
 //   no term                      causal linear attention; with feature_map and normalise that of
 //                                Katharopoulos et al. 2020
-//   log_gate, one number a head  RetNet (retention_log_gates; Sun et al. 2023)
+//   log_gate, one per head       RetNet (retention_log_gates; Sun et al. 2023)
 //   log_gate, [T x 1]            a gate per token: Mamba-2's SSD with query = C, key = B,
 //                                value = dt x, log_gate = dt A, scale = 1
 //   log_gate, [T x d_k]          a gate per token and key dimension: GLA (Yang et al. 2024)
@@ -43,12 +43,12 @@ detail::log_gate_term<typename Derived::Scalar> log_gate(const Eigen::DenseBase<
   return {view(gates)};
 }
 
-/// One constant a head.
+/// One constant per head.
 template <typename Vector>
 detail::log_gate_term<typename Vector::Scalar> log_gate_per_head(const Vector& gates) {
   static_assert(
       detail::is_eigen<Vector> && detail::has_memory<Vector> && bool(Vector::IsVectorAtCompileTime),
-      "log_gate_per_head takes an Eigen vector, one number a head");
+      "log_gate_per_head takes an Eigen vector, one number per head");
   return {{gates.data(), 1, gates.size(), 1, 1, 0, gates.innerStride(), 0, 0}};
 }
 
@@ -63,7 +63,7 @@ row_vector<Scalar> retention_log_gates(size_type num_heads) {
 }
 
 /// Each token reads the state before its own update and sees itself with the weights u instead: o =
-/// scale (S^T q + (q . (u * k)) v). u has one number a key dimension; [batch, num_kv_heads, 1,
+/// scale (S^T q + (q . (u * k)) v). u has one number per key dimension; [batch, num_kv_heads, 1,
 /// d_k], each extent 1 or the call's own. u = 0 is a strictly causal read.
 template <typename Scalar>
 detail::bonus_term<std::remove_const_t<Scalar>> bonus(const tensor_view<Scalar>& u) {
@@ -74,7 +74,7 @@ detail::bonus_term<std::remove_const_t<Scalar>> bonus(const tensor_view<Scalar>&
 template <typename Vector>
 detail::bonus_term<typename Vector::Scalar> bonus(const Eigen::DenseBase<Vector>& u) {
   static_assert(detail::has_memory<Vector> && bool(Vector::IsVectorAtCompileTime),
-                "bonus takes an Eigen vector, one number a key dimension");
+                "bonus takes an Eigen vector, one number per key dimension");
   return {{u.derived().data(), 1, 1, 1, u.size(), 0, 0, 0, u.derived().innerStride()}};
 }
 

@@ -16,7 +16,7 @@ HEED_NAMESPACE_BEGIN
 /// 2023). A row that sees no key is 0, its lse -infinity. Throws std::invalid_argument for sizes
 /// that do not fit together, H not a multiple of H_kv among them, and where out or lse overlaps
 /// itself, the other or anything that the call reads, before anything is written; out may be the
-/// columns of one matrix that query, key and value leave. Allocates nothing once `memory` has
+/// columns of one matrix that query, key and value leave free. Allocates nothing once `memory` has
 /// grown.
 ///
 /// @code

@@ -122,7 +122,7 @@ class paged_kv_cache {
     const size_type most = key_.num_pages * page_rows_;
     if (tokens < 0 || tokens > most)
       detail::fail_with("heed::paged_kv_cache::reserve: tokens must be in [0, ", most,
-                        "], what all pages hold, but are ", tokens);
+                        "], the tokens that all pages hold, but is ", tokens);
     at(s).pages.reserve(static_cast<std::size_t>(tokens / page_rows_ + (tokens % page_rows_ != 0)));
   }
 
@@ -171,7 +171,7 @@ class paged_kv_cache {
     sequence& seq = at(s);
     if (length < 0 || length > seq.length)
       detail::fail_with("heed::paged_kv_cache::truncate: length ", length, " is not in [0, ",
-                        seq.length, "], what sequence ", s, " holds");
+                        seq.length, "], the tokens of sequence ", s);
     free_.reserve(holders_.size());  // a copy of a cache has not reserved it
     seq.length = length;
     while (static_cast<size_type>(seq.pages.size()) * page_rows_ >= length + page_rows_) {

@@ -29,7 +29,7 @@ row_vector<Scalar> alibi_slopes(size_type num_heads) {
   return slopes;
 }
 
-/// Which elements of a head turn together: 2c and 2c + 1 (`interleaved`, GPT-J), or c and c +
+/// Which elements of a head are a pair: 2c and 2c + 1 (`interleaved`, GPT-J), or c and c +
 /// rotary_dim / 2 (`half_split`, GPT-NeoX, llama).
 enum class rope_layout : unsigned char { half_split, interleaved };
 
@@ -51,10 +51,10 @@ enum class rope_scaling : unsigned char {
 
 /// Rotary position embedding (Su et al. 2021). An aggregate; the defaults are the paper's.
 struct rope_options {
-  double base = 10000;  ///< pair c of d / 2 turns by base^(-2 c / d) radians a position
-  /// How many of a head's elements turn, an even number; the rest stay as they are. 0: all of them.
+  double base = 10000;  ///< pair c of d / 2 is rotated by base^(-2 c / d) radians a position
+  /// How many of a head's elements are rotated, an even number; the rest stay as they are. 0: all.
   size_type rotary_dim = 0;
-  rope_layout layout = rope_layout::half_split;  ///< which elements turn together
+  rope_layout layout = rope_layout::half_split;  ///< which elements are a pair
   rope_scaling scaling = rope_scaling::none;  ///< how the frequencies are changed for long contexts
   double factor = 1;  ///< how many times longer the context is than in training (all scalings)
   double original_length =

@@ -128,11 +128,11 @@ auto projected_qkv(const char* name, const X& x, const Wq& w_q, const Wk& w_k, c
 /// X W, a linear layer without bias, into the caller's memory: x n x d_model, weight d_model x
 /// d_out -> out n x d_out.
 ///
-/// Of the options, `execution` matters; the result is bitwise the same for every number of threads.
-/// half and bfloat16 are summed up in float and rounded once. out must have its size already.
-/// Throws std::invalid_argument for sizes that do not fit together and an out that overlaps an
-/// input, before anything is written. Allocates nothing once `memory` has grown and when the inputs
-/// are in memory.
+/// Of the options only `execution` matters; the result is bitwise the same for every number of
+/// threads. half and bfloat16 are summed up in float and rounded once. out must have its size
+/// already. Throws std::invalid_argument for sizes that do not fit together and an out that
+/// overlaps an input, before anything is written. Allocates nothing once `memory` has grown and
+/// when the inputs are in memory.
 template <typename X, typename Weight, typename Out>
 void project_into(const X& x, const Weight& weight, Out&& out, const attention_options& options,
                   workspace& memory) {

@@ -15,13 +15,13 @@ inline size_type check_starts(const char* function, const char* what, const inde
   check_list(function, what, starts);
   if (starts.size < 1)
     fail_with("heed::", function, ": ", what,
-              " must have one entry more than there are sequences, but has 0");
+              " must have one more entry than there are sequences, but has 0");
   if (starts[0] != 0)
     fail_with("heed::", function, ": ", what, " must begin with 0, but begins with ", starts[0]);
   for (size_type b = 1; b < starts.size; ++b)
     if (starts[b] < starts[b - 1])
-      fail_with("heed::", function, ": ", what, " must not fall, but entry ", b, " is ", starts[b],
-                " after ", starts[b - 1]);
+      fail_with("heed::", function, ": ", what, " must not decrease, but entry ", b, " is ",
+                starts[b], " after ", starts[b - 1]);
   if (starts[starts.size - 1] != total)  // a name is made only where it is shown
     fail_unequal(function, (std::string(what) + ": last entry").c_str(), starts[starts.size - 1],
                  "the number of rows", total);
@@ -39,9 +39,8 @@ void bind_starts(const char* function, const index_list& query_starts, const ind
               "query_starts' sequences", sequences);
   if (p.terms.counts_tokens())
     fail_with("heed::", function,
-              ": keep, keep_bits, bias, blocks and key_lengths are not offered for ragged batches; "
-              "use a mask function, or call one "
-              "sequence at a time");
+              ": keep, keep_bits, bias, blocks and key_lengths are not supported for ragged "
+              "batches; use a mask function, or call one sequence at a time");
   check_apart(function, {"out", p.out}, {"lse", p.lse}, "query_starts", query_starts, "key_starts",
               key_starts);
   p.query_starts = query_starts;
@@ -71,7 +70,7 @@ problem<Scalar> make_ragged_problem(const char* function, const tensor_view<Quer
 /// query_starts[b + 1]) and key rows [key_starts[b], key_starts[b + 1]) (the cu_seqlens of other
 /// libraries, of 32 or 64 bits: one entry more than there are sequences, the first 0); a sequence
 /// may be empty. Causal and window count within the sequence. Throws std::invalid_argument for
-/// starts that fall, do not end at the number of rows or overlap an output, and as
+/// starts that decrease, do not end at the number of rows or overlap an output, and as
 /// multi_head_attention_into does. Allocates nothing once `memory` has grown.
 ///
 /// @code

@@ -55,13 +55,13 @@ struct selective_scan_terms {
 template <typename Vector>
 tensor_view<const typename Vector::Scalar> channel_view(const Eigen::DenseBase<Vector>& numbers) {
   static_assert(has_memory<Vector> && bool(Vector::IsVectorAtCompileTime),
-                "this term takes an Eigen vector, one number a channel");
+                "this term takes an Eigen vector, one number per channel");
   return {numbers.derived().data(),       1, 1, 1, numbers.size(), 0, 0, 0,
           numbers.derived().innerStride()};
 }
 }  // namespace detail
 
-/// Adds d * u to the output: one number a channel, [batch, groups, 1, channels], each extent 1 or
+/// Adds d * u to the output: one number per channel, [batch, groups, 1, channels], each extent 1 or
 /// the call's own.
 template <typename Scalar>
 detail::skip_term<std::remove_const_t<Scalar>> skip(const tensor_view<Scalar>& d) {
@@ -73,8 +73,8 @@ detail::skip_term<typename Vector::Scalar> skip(const Eigen::DenseBase<Vector>& 
   return {detail::channel_view(d)};
 }
 
-/// Added to dt before the softplus: one number a channel, [batch, groups, 1, channels], each extent
-/// 1 or the call's own.
+/// Added to dt before the softplus: one number per channel, [batch, groups, 1, channels], each
+/// extent 1 or the call's own.
 template <typename Scalar>
 detail::step_bias_term<std::remove_const_t<Scalar>> step_bias(const tensor_view<Scalar>& bias) {
   return {bias};
@@ -133,7 +133,7 @@ selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& 
     if (!view) return;
     check_broadcast(what, *view);
     check_extent(name, what, "channels", view->cols, channels);
-    check_equal(name, what, view->rows, "one number a channel, rows", size_type{1});
+    check_equal(name, what, view->rows, "one number per channel, rows", size_type{1});
   };
   check_input("dt", dt, "channels", dt.cols, "u", channels);
   check_broadcast("a", a);
@@ -225,12 +225,11 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
 /// Where dt A is -infinity the state is forgotten, whatever it held; an entry of it below the
 /// smallest normal number counts as 0.
 ///
-/// u and dt [B, G, T, channels], a [B, G, channels, d_state] in the scalar of the state, each
-/// extent of batch and groups its own or 1, b and c [B, G, T, d_state] -> out [B, G, T, channels].
-/// Terms: skip (D), step_bias, silu_gate (z), carry [B, G, channels, d_state]. Throws
-/// std::invalid_argument for sizes that do not fit together, and where out or carry overlaps
-/// itself, the other or an input, before anything is written. Allocates nothing once `memory` has
-/// grown.
+/// u and dt [B, G, T, channels], a [B or 1, G or 1, channels, d_state] in the scalar of the state,
+/// b and c [B, G, T, d_state] -> out [B, G, T, channels]. Terms: skip (D), step_bias, silu_gate
+/// (z), carry [B, G, channels, d_state]. Throws std::invalid_argument for sizes that do not fit
+/// together, and where out or carry overlaps itself, the other or an input, before anything is
+/// written. Allocates nothing once `memory` has grown.
 template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar,
           typename... Terms>
 void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt,

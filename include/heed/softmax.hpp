@@ -27,7 +27,7 @@ auto scaled_softmax(const Scores& scores, double scale = 1) {
   using Scalar = typename detail::scalar_of<Scores>::type;
   static_assert(
       detail::is_real<Scalar>,
-      "scaled_softmax takes real numbers with fractions: cast whole numbers, split complex ones");
+      "scaled_softmax takes a real, non-integer type: cast integers, split complex numbers");
   using Acc = accumulator_t<Scalar>;
   using std::exp;
   detail::check_number<Acc>("scaled_softmax", "scale", scale);

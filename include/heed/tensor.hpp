@@ -130,7 +130,7 @@ struct matrix_view {
 };
 
 /// A strided view of a [batch, heads, rows, cols] tensor; it does not own it. Strides count
-/// elements, may be 0 (the same values again: broadcast) and are free in order, so [B,H,N,D],
+/// elements, may be 0 (the same values again: broadcast) and come in any order, so [B,H,N,D],
 /// [B,N,H,D], a slice of a packed QKV matrix or a single Eigen matrix are all views. A view of
 /// `const Scalar` reads; a view of `Scalar` may be written through.
 template <typename Scalar>
@@ -352,9 +352,9 @@ void check_others(const char* function, const named_region& first, const named_r
   check_others(function, first, second, more...);
 }
 
-/// What a call writes must have a place for each of its numbers, and share no byte with anything
-/// else that it reads or writes. After the outputs, of which the second may be absent, come the
-/// names and the views, lists, matrices and terms of all that is read.
+/// What a call writes must have an address of its own for each element, and share no byte with
+/// anything else that it reads or writes. After the outputs, of which the second may be absent,
+/// come the names and the views, lists, matrices and terms of all that is read.
 template <typename... Others>
 void check_apart(const char* function, const named_region& first, const named_region& second,
                  const Others&... others) {

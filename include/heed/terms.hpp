@@ -39,8 +39,8 @@ struct repeated_view {
 
 /// For keep and bias: entry b of a call of times * values.batch entries takes entry b %
 /// values.batch. With windows as the batch, window w of image n being entry n * num_windows + w,
-/// repeated(values, num_images) is one mask or bias a window, the same for every image (Liu et al.
-/// 2021).
+/// repeated(values, num_images) is one mask or bias per window, the same for every image (Liu et
+/// al. 2021).
 ///
 /// @code
 /// // 6 windows of 4 tokens: 3 images of 2 windows, and a bias for each of the 2
@@ -98,9 +98,9 @@ auto keep(const Eigen::DenseBase<Derived>& mask) {
   return keep(view(mask));
 }
 
-/// A boolean mask of one bit a pair, 1 = attend: bytes [batch, heads, n_q, (n_kv + 7) / 8], bit j %
-/// 8 (the lowest first) of byte j / 8 is key j. batch, heads and n_q are each 1 (the same for all)
-/// or the call's own.
+/// A boolean mask of one bit per pair, 1 = attend: bytes [batch, heads, n_q, (n_kv + 7) / 8], bit j
+/// % 8 (the lowest first) of byte j / 8 is key j. batch, heads and n_q are each 1 (the same for
+/// all) or the call's own.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
@@ -139,8 +139,8 @@ detail::bias_term<typename Derived::Scalar> bias(const Eigen::DenseBase<Derived>
   return bias(view(values));
 }
 
-/// Attention with linear biases: adds -slope * |i + n_kv - n_q - j|, one slope a query head (Press,
-/// Smith and Lewis 2022).
+/// Attention with linear biases: adds -slope * |i + n_kv - n_q - j|, one slope per query head
+/// (Press, Smith and Lewis 2022).
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);

@@ -15,7 +15,7 @@ static_assert(std::is_same<Eigen::Index, std::ptrdiff_t>::value,
 /// Every size and stride: Eigen's index, 64 bits wide on every machine that matters.
 using size_type = Eigen::Index;
 
-/// In place of a scalar type: the function takes it from its first argument.
+/// Stands for a scalar type that the function takes from its first argument.
 struct deduced;
 
 /// A matrix whose rows are tokens, one after the other in memory: n x Cols. (Eigen has no row-major
@@ -44,7 +44,7 @@ struct accumulator<Eigen::bfloat16> {
 }  // namespace detail
 
 namespace detail {
-/// Whether softmax is defined for a scalar: not for whole or complex numbers.
+/// Whether softmax is defined for a scalar: not for integers or complex numbers.
 template <typename Scalar>
 constexpr bool is_real =
     !Eigen::NumTraits<Scalar>::IsInteger && !Eigen::NumTraits<Scalar>::IsComplex;
@@ -66,8 +66,8 @@ struct scalars_fit : std::true_type {
                  ...),
                 "query, key, value and out must have one scalar type: cast the others to it");
   static_assert(is_real<std::remove_const_t<Scalar>>,
-                "query, key and value must hold real numbers with fractions: cast whole numbers, "
-                "split complex ones");
+                "query, key and value must be of a real, non-integer type: cast integers, split "
+                "complex numbers");
 };
 template <typename Scalar, typename Lse>
 struct lse_fits : std::true_type {

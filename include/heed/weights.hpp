@@ -89,10 +89,10 @@ class known_lse {
   }
   /// A column or row vector, or a matrix of one column.
   static const Lse& one_a_row(const char* function, const Lse& lse) {
-    static_assert(is_eigen<Lse>, "lse must be an Eigen vector, one number a query row");
+    static_assert(is_eigen<Lse>, "lse must be an Eigen vector, one number per query row");
     check_memory(function, "lse", lse);
     if (!Lse::IsVectorAtCompileTime)
-      check_equal(function, "lse: columns", lse.cols(), "one number a row:", size_type{1});
+      check_equal(function, "lse: columns", lse.cols(), "one number per row:", size_type{1});
     return lse;
   }
 

@@ -10,8 +10,8 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Memory that calls use and leave for the next one: it grows to the largest need and is freed with
-/// the object. What a call needs is said by the function with its name and _workspace_bytes. A call
+/// Scratch memory that calls reuse: it grows to the largest need and is freed with the object. What
+/// a call needs is the result of the function that has its name and _workspace_bytes. A call
 /// that is given a workspace which has grown enough allocates nothing, but that it may have to
 /// start threads (see thread_executor). One workspace serves one call at a time.
 ///

@@ -1,4 +1,4 @@
-// wants: scaled_softmax takes real numbers with fractions: cast whole numbers, split complex ones
+// wants: scaled_softmax takes a real, non-integer type: cast integers, split complex numbers
 #include <heed/heed.hpp>
 
 void wrong() {

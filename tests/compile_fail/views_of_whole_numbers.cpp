@@ -1,5 +1,5 @@
-// wants: query, key and value must hold real numbers with fractions: cast whole numbers, split
-// complex ones
+// wants: query, key and value must be of a real, non-integer type: cast integers, split complex
+// numbers
 #include <heed/heed.hpp>
 
 void wrong() {

@@ -340,12 +340,11 @@ int main(int argc, char** argv) {
            "the instruction sets of this CPU are others");
 
   const heed::rows<float> x = heed::rows<float>::Ones(2, 4);
-  for (const heed::isa target : {heed::isa::avx512_bf16, heed::isa::avx512, heed::isa::avx2}) {
-    if (std::find(available.begin(), available.end(), heed::name(target)) != available.end())
-      continue;
+  for (const heed::detail::isa_entry& set : heed::detail::isas) {
+    if (std::find(available.begin(), available.end(), set.name) != available.end()) continue;
     heed::attention_options options;
-    options.execution.target = target;
-    expect_refused(heed::name(target), [&] { heed::attention(x, x, x, options); });
+    options.execution.target = set.target;
+    expect_refused(set.name, [&] { heed::attention(x, x, x, options); });
   }
   expect_refused("heed::attention: key: head_dim 3 does not match query's head_dim 4",
                  [&] { heed::attention(x, heed::rows<float>(2, 3), x); });

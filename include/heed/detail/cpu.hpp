@@ -53,7 +53,7 @@ inline cpu_features detect_cpu() {
                          __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & avx512_bf16) != 0;
   // vdpbf16ps does twice the work of an fma. AMD's run it as often (Zen 4: products in twice the
   // speed of float, in IREE's pull request 15089); Intel's so seldom that floats are faster
-  // (measured on a core of Emerald Rapids: 86 GFLOP/s beside 178).
+  // (measured on a core of Emerald Rapids: 86 GFLOP/s against 178).
   constexpr unsigned amd = 0x68747541;  // "Auth", of "AuthenticAMD"
   features.fast_bf16 = features.avx512_bf16 && __get_cpuid(0, &a, &b, &c, &d) && b == amd;
 #endif

@@ -33,7 +33,7 @@ struct gemm_params {
 constexpr size gemm_depth = 512;
 
 /// Rows of x that a call of the kernel has at a time: enough for the packing of a weight to be
-/// small beside the multiplications.
+/// small compared with the multiplications.
 constexpr size gemm_rows = 256;
 
 /// Up to so many rows reading the weights is the work, and gemm_few is the faster kernel.

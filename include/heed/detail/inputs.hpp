@@ -83,8 +83,8 @@ class inputs {
                 "query, key and value must be Eigen matrices, Maps, blocks or expressions");
   using query_scalar = typename scalar_of<Query>::type;
   static_assert(is_real<query_scalar>,
-                "query, key and value must hold real numbers with fractions: cast whole numbers, "
-                "split complex ones");
+                "query, key and value must be of a real, non-integer type: cast integers, split "
+                "complex numbers");
   static_assert(std::is_same<query_scalar, typename scalar_of<Key>::type>::value &&
                     std::is_same<query_scalar, typename scalar_of<Value>::type>::value,
                 "query, key and value must have one scalar type: cast the others to it");

@@ -30,7 +30,7 @@ struct linear_params {
   size out_head = 0, out_row = 0, out_col = 1;
   const Acc* log_gate = nullptr;  // null: no decay
   size gate_row = 0, gate_col = 0,
-       gate_cols = 1;         // 1: one gate a token; d_k: one a token and key dimension
+       gate_cols = 1;         // 1: one gate per token; d_k: per token and key dimension
   const Acc* beta = nullptr;  // null: linear attention; else the delta rule
   size beta_row = 0;
   const Acc* bonus = nullptr;  // null: the state is read after the update

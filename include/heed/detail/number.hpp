@@ -45,8 +45,8 @@ Acc negative_infinity() {
   return Acc(-std::numeric_limits<Acc>::infinity());
 }
 
-/// A number of any scalar type in a message; of a type of the caller's there is only arithmetic to
-/// be had.
+/// A number of any scalar type in a message; a type of the user's need not have more than
+/// arithmetic.
 template <typename Scalar>
 message_part shown(const Scalar& x) {
   if constexpr (std::is_arithmetic<Scalar>::value) {

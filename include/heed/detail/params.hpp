@@ -52,18 +52,25 @@ struct block_hook {
   const void* context = nullptr;
 };
 
-/// A mask by blocks: query i may see key j only where visible[(i / block_q) * row + j / block_kv]
-/// is not 0.
+/// What a block of queries sees of a block of keys: nothing; what the mask function shows, or
+/// everything where there is none; everything, and the mask function is not evaluated.
+enum class block_state : std::uint8_t { hidden, partly, whole };
+
+/// A mask by blocks: query i may see key j only where at(i, j) is not hidden.
 struct block_mask_params {
-  const std::uint8_t* visible = nullptr;  // null: no such mask
+  const block_state* states = nullptr;  // null: no such mask
   size row = 0;
   size block_q = 1, block_kv = 1;
-  bool whole_needs_no_hook = false;  // a block of state 2 has nothing that mask_hook would hide
+  bool whole_needs_no_hook = false;  // a whole block has nothing that mask_hook would hide
+
+  block_state at(size i, size j) const {
+    return states ? states[i / block_q * row + j / block_kv] : block_state::partly;
+  }
 };
 
 /// How a score comes from a dot product, in this order; then the softmax with the sink, then
-/// weight_hook. Kernels and plans ask the functions below which terms are there: a new term is
-/// added to them, to score.hpp and to kernel/score.inc.
+/// weight_hook. problem::score fills it in. Kernels and plans ask the functions below which terms
+/// are there: a new term is added to all of these, to score.hpp and to kernel/score.inc.
 template <typename Acc>
 struct score_params {
   Acc scale = 1;
@@ -97,8 +104,8 @@ struct score_params {
     return !band.shows(i, ni, j, nj) || keep || bias || score_hook.run;
   }
   /// Whether mask_hook has a say in a block of the block mask that is in `state`.
-  bool asks_mask_hook(int state) const {
-    return mask_hook.run && !(state == 2 && blocks.whole_needs_no_hook);
+  bool asks_mask_hook(block_state state) const {
+    return mask_hook.run && !(state == block_state::whole && blocks.whole_needs_no_hook);
   }
   /// Whether hooks get whole blocks of scores, the pairs past the band too.
   bool hooks_see(bool asked_mask_hook) const {

@@ -248,7 +248,7 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   if (terms.keep_bits) {
     check_mask("keep_bits", terms.keep_bits->view, 1, "bytes", (n_kv + 7) / 8);
     check_equal(function, "keep_bits: n_kv", terms.keep_bits->n_kv, "the call's n_kv", n_kv);
-    check_equal(function, "keep_bits: bytes a row", terms.keep_bits->view.cols,
+    check_equal(function, "keep_bits: bytes per row", terms.keep_bits->view.cols,
                 "those of n_kv bits:", (n_kv + 7) / 8);
   }
   check_heads("alibi: slopes", terms.alibi);
@@ -261,8 +261,8 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
       const Acc scale = Acc(p.scale()) * terms.logit_scales->values[h];
       if (scale > most || scale < -most)
         fail_with("heed::", function, ": logit_scales: factor ", h, " is ",
-                  shown(terms.logit_scales->values[h]), ", which makes the scale ", p.scale(),
-                  " more than a score may be, ", largest_score<Acc>());
+                  shown(terms.logit_scales->values[h]), ", which times the scale ", p.scale(),
+                  " is more than a score may be, ", largest_score<Acc>());
     }
   if (terms.sinks)
     for (size_type h = 0; h < heads; ++h) {

@@ -32,9 +32,7 @@ bool visible(const score_params<Acc>& score, size i, size j) {
   if (score.keep && !score.keep[i * score.keep_row + j * score.keep_col]) return false;
   if (score.bias && is_negative_infinity(score.bias[i * score.bias_row + j * score.bias_col]))
     return false;
-  const block_mask_params& blocks = score.blocks;
-  if (blocks.visible && !blocks.visible[i / blocks.block_q * blocks.row + j / blocks.block_kv])
-    return false;
+  if (score.blocks.at(i, j) == block_state::hidden) return false;
   return !score.mask_hook.run ||
          !is_negative_infinity(hooked(score.mask_hook, score, Acc(0), i, j));
 }

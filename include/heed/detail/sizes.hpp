@@ -40,7 +40,7 @@ void check_row_numbers(const char* function, const char* what, const tensor_view
   check_rows(function, what, view, query, length);
   if (view.cols != 1)
     fail_with("heed::", function, ": ", what, ": columns ", view.cols,
-              " does not match one number a row: 1");
+              " does not match one number per row: 1");
 }
 
 /// The same for rows of an output, or of its gradient.

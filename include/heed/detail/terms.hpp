@@ -19,7 +19,7 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// A term that is one number a query head.
+/// A term that is one number per query head.
 template <typename Scalar, typename Tag>
 struct head_term {
   const Scalar* values = nullptr;
