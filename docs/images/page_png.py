@@ -7,6 +7,8 @@ heatmap.png          ./run demo                        1280 1000 light "chooseTo
 smollm2_heads.png    the ./run chat of docs/examples.md 1280 1330 light "pick(data.maps[18 * 9 + 6]); chooseToken(61)"
 smollm2_long.png     ./run chat with 2,048 tokens      1280 1330 dark  "pick(data.maps[5 * 9 + 6]); chooseToken(1203)"
 
+(those tokens: the first 6,960 bytes of examples/data/passage.txt, an empty line and the README.md of commit 4e59147, with --temperature 0 --tokens 1)
+
 and then through pngquant --quality 80-100, which makes them three times smaller."""
 import os
 import pathlib
