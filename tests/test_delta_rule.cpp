@@ -1,6 +1,7 @@
 #include <heed/delta_rule.hpp>
 
 #include "support/example.hpp"
+#include "support/fading.hpp"
 #include "support/isas.hpp"
 #include "support/linear_example.hpp"
 #include "support/refusal.hpp"
@@ -122,28 +123,55 @@ TEMPLATE_TEST_CASE("a gate of -infinity forgets the delta rule's state, one of N
     }
 }
 
-TEST_CASE("what the delta rule takes away becomes 0 and is nowhere subnormal") {
+namespace {
+/// Nothing but what takes away: the keys are unit vectors in turn, each of which halves its row of
+/// the state.
+template <typename Scalar>
+linear_example<Scalar> taking_away(heed::size_type length, heed::size_type gate_cols) {
+  linear_example<Scalar> e = linear_example<Scalar>(length, 16, 24, gate_cols, 1).with_beta(1);
+  e.log_gate.setConstant(Scalar(-0.1));
+  e.beta.setConstant(Scalar(0.5));
+  e.value.setZero();
+  e.key.setZero();
+  for (heed::size_type t = 0; t < length; ++t) e.key(t, t % 16) = 1;
+  return e;
+}
+}  // namespace
+
+TEST_CASE("what the delta rule takes away becomes 0 and is nowhere near the subnormal numbers") {
   for (const heed::size_type gate_cols :
        {heed::size_type(0), heed::size_type(1), heed::size_type(16)})
     for (const bool recurrent : {false, true})
       for (const heed::isa target : testing::isas()) {
         CAPTURE(gate_cols, recurrent, testing::name_of(target));
-        linear_example<float> e = linear_example<float>(100, 16, 24, gate_cols, 1).with_beta(1);
+        linear_example<float> e = taking_away<float>(100, gate_cols);
         e.options.execution.target = target;
-        e.log_gate.setConstant(-0.1f);
-        e.beta.setConstant(0.5f);
-        e.value.setZero();
-        for (heed::size_type t = 0; t < 100;
-             ++t) {  // the unit vectors in turn: each halves its row of the state
-          e.key.row(t).setZero();
-          e.key(t, t % 16) = 1;
-        }
         heed::rows<float> state = e.state;
         for (int part = 0; part < 32; ++part) {
           e.run(0, 100, recurrent, state);
           testing::check_settled(state);
           if (part == 1) CHECK((state.array() != 0).any());
         }
+        CHECK((state.array() == 0).all());
+      }
+}
+
+TEMPLATE_TEST_CASE("no token meets a subnormal number while the delta rule takes the state away",
+                   "", float, double) {
+  for (const heed::size_type gate_cols :
+       {heed::size_type(0), heed::size_type(1), heed::size_type(16)})
+    for (const bool recurrent : {false, true})
+      for (const heed::isa target : testing::isas()) {
+        if (recurrent && target != testing::isas().front()) continue;
+        CAPTURE(gate_cols, recurrent, testing::name_of(target));
+        linear_example<TestType> e = taking_away<TestType>(400, gate_cols);
+        e.options.execution.target = target;
+        e.query.setConstant(TestType(0.1));
+        heed::rows<TestType> state = testing::faded_state<TestType>(16, 24);
+        CHECK_FALSE(testing::meets_subnormal([&] { e.run(0, 80, recurrent, state); }));
+        CHECK((state.array() == 0).any());
+        CHECK((state.array() != 0).any());
+        CHECK_FALSE(testing::meets_subnormal([&] { e.run(0, 400, recurrent, state); }));
         CHECK((state.array() == 0).all());
       }
 }

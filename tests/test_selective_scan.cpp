@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "support/example.hpp"
+#include "support/fading.hpp"
 #include "support/refusal.hpp"
 
 using testing::random_rows;
@@ -106,8 +107,9 @@ TEST_CASE("the selective scan forgets a state of NaN where the decay is exp(-inf
   CHECK(state == zeros);
 }
 
-TEMPLATE_TEST_CASE("a state of the selective scan that fades becomes 0 and is nowhere subnormal",
-                   "", float, double) {
+TEMPLATE_TEST_CASE(
+    "a state of the selective scan that fades becomes 0 and is nowhere near the subnormal numbers",
+    "", float, double) {
   scan_example<TestType> e(400, 3, 20, false, 2);
   e.a.setConstant(-1);
   e.dt.setConstant(sizeof(TestType) == 4 ? TestType(0.1) : TestType(0.8));
@@ -115,10 +117,24 @@ TEMPLATE_TEST_CASE("a state of the selective scan that fades becomes 0 and is no
   heed::rows<TestType> state = e.state;
   for (int part = 0; part < 5; ++part) {
     heed::selective_scan(e.u, e.dt, e.a, e.b, e.c, {}, heed::carry(state));
-    for (heed::size_type i = 0; i < state.size(); ++i)
-      CHECK((state.data()[i] == 0 || std::isnormal(state.data()[i])));
-    if (part == 1) CHECK((state.array() != 0).any());
+    testing::check_settled(state);
+    if (part == 0) CHECK((state.array() != 0).any());
   }
+  CHECK((state.array() == 0).all());
+}
+
+TEMPLATE_TEST_CASE("no token of the selective scan meets a subnormal number while the state fades",
+                   "", float, double) {
+  scan_example<TestType> e(300, 3, 20, false, 2);
+  e.a.setConstant(-1);
+  e.dt.setConstant(TestType(0.1));
+  e.c.setConstant(TestType(0.1));
+  e.u.setZero();
+  heed::rows<TestType> state = testing::faded_state<TestType>(3, 20);
+  CHECK_FALSE(testing::meets_subnormal([&] { e.run(0, 100, state); }));
+  CHECK((state.array() == 0).any());
+  CHECK((state.array() != 0).any());
+  CHECK_FALSE(testing::meets_subnormal([&] { e.run(100, 200, state); }));
   CHECK((state.array() == 0).all());
 }
 

@@ -31,7 +31,9 @@ HEED_NAMESPACE_BEGIN
 /// The natural logarithm of the decay that the state takes before each token: S = diag(exp(g)) S.
 /// Sizes [batch, num_kv_heads, T, d_k] are each 1 (the same for all) or the call's own. -infinity
 /// forgets the state, a NaN in it too; a gate that is NaN makes all that it scales NaN; a positive
-/// number is refused. An entry of a state that decays counts as 0 below the smallest normal number.
+/// number is refused. An entry of a state that decays counts as 0 below 2^-102 (double: 2^-998):
+/// 2^24 times the smallest normal number, so that its product with a query of 2^-24 or more is a
+/// normal number, which a CPU multiplies fast.
 template <typename Scalar>
 detail::log_gate_term<std::remove_const_t<Scalar>> log_gate(const tensor_view<Scalar>& gates) {
   return {gates};

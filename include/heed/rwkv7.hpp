@@ -122,11 +122,12 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
 ///
 /// receptance, key, a and b [B, H, T, d_k], decay [B, H, T, d_k] with w in (0, 1) itself, not its
 /// logarithm, in the scalar of the state, value [B, H, T, d_v] -> out [B, H, T, d_v]. Where w and a
-/// are both 0 the state's column is forgotten, whatever it held; an entry of the state below the
-/// smallest normal number counts as 0. The model's a is minus the unit removal key, its b the same
-/// times the in-context rate. The one term is carry, [B, H, d_v, d_k]. Throws std::invalid_argument
-/// for sizes that do not fit together, and where out or carry overlaps itself, the other or an
-/// input, before anything is written. Allocates nothing once `memory` has grown.
+/// are both 0 the state's column is forgotten, whatever it held; an entry of the state below 2^-102
+/// (double: 2^-998) counts as 0, as in linear attention. The model's a is minus the unit removal
+/// key, its b the same times the in-context rate. The one term is carry, [B, H, d_v, d_k]. Throws
+/// std::invalid_argument for sizes that do not fit together, and where out or carry overlaps
+/// itself, the other or an input, before anything is written. Allocates nothing once `memory` has
+/// grown.
 template <typename R, typename W, typename K, typename V, typename A, typename B, typename Scalar,
           typename... Terms>
 void multi_head_rwkv7_into(const tensor_view<R>& receptance, const tensor_view<W>& decay,

@@ -222,8 +222,8 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
 /// Mamba's selective scan (S6; Gu and Dao 2023, algorithm 2) for every group of every batch entry.
 /// Each channel has a state x of d_state numbers:
 ///   x = exp(dt A) x + dt u B;   y = C . x + D u, times silu(z)
-/// Where dt A is -infinity the state is forgotten, whatever it held; an entry of it below the
-/// smallest normal number counts as 0.
+/// Where dt A is -infinity the state is forgotten, whatever it held; an entry of it below 2^-102
+/// (double: 2^-998) counts as 0, as in linear attention.
 ///
 /// u and dt [B, G, T, channels], a [B or 1, G or 1, channels, d_state] in the scalar of the state,
 /// b and c [B, G, T, d_state] -> out [B, G, T, channels]. Terms: skip (D), step_bias, silu_gate

@@ -340,24 +340,27 @@ void check_other(const char* function, const named_region& first, const named_re
   check_pair(function, second, whose, region);
 }
 template <typename Other>
-void check_other(const char* function, const named_region& first, const named_region& second,
-                 const char* whose, const std::optional<Other>& other) {
+HEED_INLINE void check_other(const char* function, const named_region& first,
+                             const named_region& second, const char* whose,
+                             const std::optional<Other>& other) {
   if (other) check_other(function, first, second, whose, *other);
 }
 inline void check_others(const char*, const named_region&, const named_region&) {}
 template <typename Other, typename... More>
-void check_others(const char* function, const named_region& first, const named_region& second,
-                  const char* whose, const Other& other, const More&... more) {
+HEED_INLINE void check_others(const char* function, const named_region& first,
+                              const named_region& second, const char* whose, const Other& other,
+                              const More&... more) {
   check_other(function, first, second, whose, other);
   check_others(function, first, second, more...);
 }
 
 /// What a call writes must have an address of its own for each element, and share no byte with
 /// anything else that it reads or writes. After the outputs, of which the second may be absent,
-/// come the names and the views, lists, matrices and terms of all that is read.
+/// come the names and the views, lists, matrices and terms of all that is read. Inline, since to
+/// hand on two dozen references costs a small call more than to look at the few that are there.
 template <typename... Others>
-void check_apart(const char* function, const named_region& first, const named_region& second,
-                 const Others&... others) {
+HEED_INLINE void check_apart(const char* function, const named_region& first,
+                             const named_region& second, const Others&... others) {
   for (const named_region* output : {&first, &second})
     if (overlaps_itself(output->memory))
       fail_overlaps_itself(function, output->what, output->memory);

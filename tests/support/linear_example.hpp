@@ -177,15 +177,6 @@ void check_forgotten(linear_example<Scalar> e, size_type at, const Isas& isas) {
     }
 }
 
-/// A state that fades is 0 in the end, and on the way nowhere below the normal numbers.
-template <typename State>
-void check_settled(const State& state) {
-  for (size_type i = 0; i < state.size(); ++i) {
-    const auto x = state.data()[i];
-    CHECK((x == 0 || std::isnormal(x)));
-  }
-}
-
 /// What the recurrent form is wrong by, on examples like make(seed): as many as it takes to see
 /// some five hundred tokens.
 struct linear_error {

@@ -36,6 +36,8 @@
 #define HEED_EXCEPTIONS 0
 #endif
 
+#define HEED_INLINE __attribute__((always_inline)) inline
+
 // HEED_ABI_IF(flag, letter) is the letter where the macro `flag` is 1, and nothing where it is 0 or
 // not defined.
 #define HEED_ABI_PAIR_1 ~,

@@ -130,11 +130,12 @@ inline void check_multiple(const char* function, const char* what, std::ptrdiff_
 constexpr std::ptrdiff_t product(const char* function, const char* what,
                                  std::initializer_list<std::ptrdiff_t> sizes) {
   std::ptrdiff_t all = 1;
-  bool fits = true;
-  for (const std::ptrdiff_t extent : sizes)
-    fits = !__builtin_mul_overflow(all, extent, &all) && fits;
-  for (const std::ptrdiff_t extent : sizes)
-    if (extent == 0) return 0;
+  bool fits = true, none = false;
+  for (const std::ptrdiff_t extent : sizes) {
+    fits &= !__builtin_mul_overflow(all, extent, &all);
+    none |= extent == 0;
+  }
+  if (none) return 0;
   if (!fits) fail_product(function, what, sizes);
   return all;
 }

@@ -27,8 +27,8 @@ decode_kernel<Query, Stored, Acc> select_decode(isa target) {
 /// never by much. Block masks stay with the forward kernel, which does not read what they hide.
 template <typename Scalar, typename Stored>
 bool is_decode(const problem<Scalar, Stored>& p, size_type b, size_type n_kv) {
-  if (p.terms.sparse()) return false;
-  return p.n_q(b) <= 1 || (p.n_q(b) <= 8 && n_kv >= 256 * p.n_q(b));
+  const size_type n_q = p.n_q(b);
+  return (n_q <= 1 || (n_q <= 8 && n_kv >= 256 * n_q)) && !p.terms.sparse();
 }
 template <typename Scalar, typename Stored>
 bool is_decode(const problem<Scalar, Stored>& p, size_type b) {

@@ -2,8 +2,21 @@
 
 #include <heed/detail/params.hpp>
 
+#include <limits>
+
 HEED_NAMESPACE_BEGIN
 namespace detail {
+
+/// An entry of a state that decays counts as 0 below this, 2^-102 in float and 2^-998 in double: a
+/// product below the normal numbers takes a CPU a hundred cycles, and a state that fades slowly
+/// would have some at every token. The 2^24 above them are room for what an entry is multiplied by
+/// before it is looked at again: queries, keys and the decays of tokens_to_settle. Where these
+/// decay further, the next look makes it 0.
+template <typename Acc>
+constexpr Acc least_state = (std::numeric_limits<Acc>::min)() * Acc(1 << 24);
+/// A path that would be slower for a look at the state after each token takes one after so many, of
+/// which a chunk has no more, and at a call's end.
+constexpr size tokens_to_settle = 48;
 
 /// The rows that are read and written after those of a chunk: of the same head's next chunk or,
 /// where heads take turns, of the next head.

@@ -133,10 +133,8 @@ inline bool columns_apart(const memory_region& a, const memory_region& b) {
   const std::size_t first_of_b = (b.begin - a.begin) % row;
   return columns(a) <= first_of_b && first_of_b + columns(b) <= row;
 }
-/// Whether two regions have a byte in common. Exact but for the strides at which address_steps
-/// gives up: those are taken to overlap.
-inline bool overlap(const memory_region& a, const memory_region& b) {
-  if (a.begin >= b.end || b.begin >= a.end) return false;
+/// overlap for regions whose addresses are not apart.
+inline bool interleaved_overlap(const memory_region& a, const memory_region& b) {
   if (a.begin <= b.begin ? columns_apart(a, b) : columns_apart(b, a)) return false;
   // From the first number of a to the last of b is `distance`; each step in a, and each step back
   // in b, makes it shorter.
@@ -145,6 +143,11 @@ inline bool overlap(const memory_region& a, const memory_region& b) {
   steps.add(b);
   const std::ptrdiff_t distance = static_cast<std::ptrdiff_t>(b.end - a.begin) - b.width;
   return steps.reach_into(distance - a.width + 1, distance + b.width - 1);
+}
+/// Whether two regions have a byte in common. Exact but for the strides at which address_steps
+/// gives up: those are taken to overlap.
+inline bool overlap(const memory_region& a, const memory_region& b) {
+  return a.begin < b.end && b.begin < a.end && interleaved_overlap(a, b);
 }
 
 /// Whether two numbers of one region have a byte in common: such a view can be read, but not

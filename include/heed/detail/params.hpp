@@ -190,10 +190,10 @@ struct forward_params {
 constexpr size forward_block = 128;
 
 /// Pieces of scratch begin at a cache line.
-constexpr size padded_bytes(size n) { return (n + 63) / 64 * 64; }
+constexpr size padded_bytes(size n) { return (n + 63) & ~size{63}; }
 
 /// Rows of a copied block are padded to the widest vector of any instruction set.
-constexpr size padded_row(size n) { return (n + 15) / 16 * 16; }
+constexpr size padded_row(size n) { return (n + 15) & ~size{15}; }
 
 /// Blocks of queries, and heads, that go through the keys together at most.
 constexpr size forward_blocks_limit = 48, forward_heads_limit = 8;

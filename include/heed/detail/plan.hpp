@@ -19,14 +19,14 @@ namespace detail {
 template <typename Scalar, typename Stored>
 auto kernel_head(const head_problem<Scalar, Stored>& head) {
   using In = kernel_scalar<Scalar>;
-  forward_head<In, kernel_scalar<Stored>, accumulator_t<Scalar>> one;
-  one.query = reinterpret_cast<const In*>(head.query.data);
-  one.key = kernel_rows(head.key);
-  one.value = kernel_rows(head.value);
-  one.out = reinterpret_cast<In*>(head.out.data);
-  one.lse = head.lse.data;
-  one.score = head.score;
-  return one;
+  return forward_head<In, kernel_scalar<Stored>, accumulator_t<Scalar>>{
+      reinterpret_cast<const In*>(head.query.data),
+      reinterpret_cast<In*>(head.out.data),
+      head.lse.data,
+      kernel_rows(head.key),
+      kernel_rows(head.value),
+      head.score,
+      0};
 }
 
 /// Whether a kernel can read rows in place.

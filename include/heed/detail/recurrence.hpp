@@ -3,8 +3,8 @@
 #include <heed/carry.hpp>
 #include <heed/detail/check.hpp>
 #include <heed/detail/given.hpp>
+#include <heed/detail/linear_params.hpp>
 #include <heed/detail/number.hpp>
-#include <heed/detail/params.hpp>
 #include <heed/executor.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
@@ -83,23 +83,18 @@ void check_carry(const char* function, const std::optional<tensor_view<Acc>>& ca
   check_equal(function, "carry: columns", carry->cols, cols_name, state_cols);
 }
 
-// Recognised by their bits, as in number.hpp.
-inline bool below_normal(float x) { return (bits_of(x) & 0x7f800000u) == 0; }
-inline bool below_normal(double x) { return (bits_of(x) & 0x7ff0000000000000u) == 0; }
-template <typename Acc>
-bool below_normal(const Acc&) {
-  return false;
+/// An entry of a state that decays: 0 below least_state, for float and double, recognised by its
+/// bits as in number.hpp.
+inline float settled(float x) {
+  return bits_of(x) << 1 < bits_of(least_state<float>) << 1 ? 0.0f : x;
 }
-
-/// An entry of a state that decays counts as 0 where it is smaller than the normal numbers of float
-/// or double: nothing is left of it in any sum, and a CPU takes a hundred cycles to multiply it.
+inline double settled(double x) {
+  return bits_of(x) << 1 < bits_of(least_state<double>) << 1 ? 0.0 : x;
+}
 template <typename Acc>
 Acc settled(const Acc& x) {
-  return below_normal(x) ? Acc(0) : x;
+  return x;
 }
-/// The recurrences in plain Eigen look for such entries once in so many tokens, and at a call's
-/// end.
-constexpr size_type tokens_to_settle = 16;
 
 /// A state as a dense matrix to work on, in `numbers` that are zeros: loaded from the caller's, if
 /// there is one, and stored back at the end.

@@ -72,8 +72,6 @@
 // and prefetch(p), which brings a cache line to the second level, and prefetch_first<Write>(p),
 // which brings it to the first, there to be written or not.
 
-#define HEED_INLINE __attribute__((always_inline)) inline
-
 #if defined(__clang__)
 // Regions, for clang: attributes that are pushed onto all functions up to the region's end. Files
 // may be compiled for any CPU; a function of a region runs only where its instruction set is
