@@ -35,7 +35,7 @@ template <typename In, typename Acc>
 struct backward_head {
   strided_rows<const In> query, grad_out;
   strided_rows<Acc> grad_query;  // sums: the output itself, or rows that are rounded to it at last
-  const Acc *lse = nullptr, *delta = nullptr;  // of each row: see row_statistics
+  const Acc *shift = nullptr, *delta = nullptr;  // of each row: see row_statistics
   score_params<Acc> score;
   Acc logit_scale = 1;  // of the head, in score.scale too
   bool has_logit_scale = false;
@@ -70,8 +70,9 @@ struct row_statistics {
   strided_rows<const Out> out;
   strided_rows<const Acc> lse, grad_lse;  // natural; no grad_lse: 0
   size rows = 0, d_v = 0;
-  Acc* lse_to = nullptr;    // in units of log 2; +infinity for a row that sees no key
-  Acc* delta_to = nullptr;  // sum of dO O, less the gradient of the log-sum-exp
+  Acc* shift_to = nullptr;  // -lse; -infinity for a row that sees no key
+  Acc* delta_to = nullptr;  // D: the sum of dO O, less the gradient of the log-sum-exp. 0 for a row
+                            // that sees no key, NaN where lse is no number
 };
 
 /// What of a block of queries a panel of keys has seen.
@@ -90,7 +91,7 @@ struct backward_notes {
 template <typename Acc>
 struct backward_layout : scratch_layout {
   size weights;               // panels of P, then of dS: queries x keys
-  size key, value;            // panels of K^T, times scale log2(e), and of V^T
+  size key, value;            // panels of K^T and of V^T
   size grad_key, grad_value;  // panels of dK^T and of dV^T
   size strips;         // K as dQ wants it: two vectors of columns of all keys, then the next two
   size seen;           // of each pair of the block of queries, where there are NaNs or infinities
@@ -128,7 +129,7 @@ struct backward_kernel {
   using task = backward_task<In, Acc>;
   using head = backward_head<In, Acc>;
   void (*measure_rows)(const row_statistics<In, Out, Acc>&) noexcept;
-  void (*begin)(const task&, const head&) noexcept;  // any head of the group
+  void (*begin)(const task&) noexcept;
   void (*add_key_grads)(const task&, const head&, size block) noexcept;
   void (*add_query_grads)(const task&, const head&, size block) noexcept;
   void (*end)(const task&) noexcept;

@@ -54,7 +54,7 @@ struct backward_plan : scratch_layout {
   bool shares_bias = false;  // heads or sequences add to the same gradient of a bias
   size_type task_bytes = 0;
   int workers = 1;
-  size_type lse = 0, delta = 0, sums = 0, turns = 0, grad_query = 0, tasks = 0;  // offsets
+  size_type shift = 0, delta = 0, sums = 0, turns = 0, grad_query = 0, tasks = 0;  // offsets
 
   /// The first block of queries of sequence b, among those of a head: at most so many are before.
   static size_type first_block(const problem<Scalar>& p, size_type b) {
@@ -91,7 +91,7 @@ struct backward_plan : scratch_layout {
     if (p.terms.grad_bias && p.terms.grad_bias->view.cols < forward.key.rows)
       workers = 1;  // blocks of keys add to the same numbers
 
-    lse = take<Acc>(rows);
+    shift = take<Acc>(rows);
     delta = take<Acc>(rows);
     sums = take<backward_sums<Acc>>(blocks);
     turns = take<std::atomic<size_type>>(blocks);
@@ -148,7 +148,7 @@ class backward_run {
     one.query = kernel_view<const In>(of.query);
     one.grad_out = kernel_view<const In>(p.query_rows(p.grad_out, b, h));
     one.grad_query = query_sums(b, h);
-    one.lse = at<Acc>(plan.lse) + first_row(b, h);
+    one.shift = at<Acc>(plan.shift) + first_row(b, h);
     one.delta = at<Acc>(plan.delta) + first_row(b, h);
     one.score = of.score;
     if (p.forward.terms.logit_scales) {
@@ -175,7 +175,7 @@ class backward_run {
       rows.grad_lse = kernel_view<const Acc>(p.query_rows(p.terms.grad_lse->view, b, h), i0);
     rows.rows = count;
     rows.d_v = p.forward.value.cols;
-    rows.lse_to = at<Acc>(plan.lse) + first;
+    rows.shift_to = at<Acc>(plan.shift) + first;
     rows.delta_to = at<Acc>(plan.delta) + first;
     kernel.measure_rows(rows);
 
@@ -209,7 +209,7 @@ class backward_run {
     task.scratch = at<unsigned char>(plan.tasks) + plan.task_bytes * worker;
 
     const index_range rows = reached_queries(forward.band(b), j0, j0 + task.keys, n_q);
-    kernel.begin(task, head(b, first));
+    kernel.begin(task);
     for (size_type h = first; h < first + forward.group() && !rows.empty(); ++h) {
       const backward_head<In, Acc> one = head(b, h);
       turn* const turns = at<turn>(plan.turns) + first_block(b, h);

@@ -44,8 +44,7 @@
 
 #define HEED_BACKWARD_KERNELS(keyword, set, V, In, Acc)                                       \
   HEED_BACKWARD_ROWS_KERNEL(keyword, set, V, In, In, Acc)                                     \
-  keyword template void set::begin_keys<set::V, In>(const backward_task<In, Acc>&,            \
-                                                    const backward_head<In, Acc>&) noexcept;  \
+  keyword template void set::begin_keys<set::V, In>(const backward_task<In, Acc>&) noexcept;  \
   keyword template void set::add_key_grads<set::V, In>(                                       \
       const backward_task<In, Acc>&, const backward_head<In, Acc>&, size) noexcept;           \
   keyword template void set::add_query_grads<set::V, In>(                                     \
