@@ -51,6 +51,13 @@ struct backward_head {
   }
 };
 
+/// What a call keeps in scratch besides what every call does.
+struct backward_needs {
+  bool copies = false;  // queries, which cannot be read where they are
+  bool scores = false, slopes = false,
+       dropped = false;  // of a panel: products, f', P after dropout
+};
+
 /// A block of keys of one key/value head, and all queries that see it.
 template <typename In, typename Acc>
 struct backward_task {
@@ -58,9 +65,9 @@ struct backward_task {
   strided_rows<In> grad_key, grad_value;
   size j0 = 0, keys = 0;  // rows [j0, j0 + keys)
   size n_q = 0, d_k = 0, d_v = 0;
-  Acc scale = 1;                       // of the call
-  bool keeps = false, copies = false;  // see backward_layout
-  void* scratch = nullptr;             // 64-byte aligned, of the bytes of a backward_layout
+  Acc scale = 1;  // of the call
+  backward_needs needs;
+  void* scratch = nullptr;  // 64-byte aligned, of the bytes of a backward_layout
 };
 
 /// What the gradient has to know of each query row.
@@ -97,11 +104,9 @@ struct backward_layout : scratch_layout {
   size seen;           // of each pair of the block of queries, where there are NaNs or infinities
   size panels, notes;  // panel_rows of each panel; backward_notes
   size query_copy, grad_out_copy;
-  size scores, slopes, dropped;  // of one panel: dot products, f', P after dropout
+  size scores, slopes, dropped;
 
-  /// keeps: whether terms need more than the weights; copies: whether queries cannot be read where
-  /// they are.
-  backward_layout(size queries, size d_k, size d_v, bool keeps, bool copies) {
+  backward_layout(size queries, size d_k, size d_v, const backward_needs& needs) {
     const size wide_k = padded_row(d_k), wide_v = padded_row(d_v);
     weights = take<Acc>(backward_keys * queries);
     key = take<Acc>(backward_keys * wide_k);
@@ -112,12 +117,12 @@ struct backward_layout : scratch_layout {
     seen = take<bool>(backward_keys * queries);
     panels = take<panel_rows>(backward_keys);
     notes = take<backward_notes<Acc>>(1);
-    query_copy = take<Acc>(copies ? queries * wide_k : 0);
-    grad_out_copy = take<Acc>(copies ? queries * wide_v : 0);
-    const size panel = keeps ? queries * backward_panel_limit : 0;
-    scores = take<Acc>(panel);
-    slopes = take<Acc>(panel);
-    dropped = take<Acc>(panel);
+    query_copy = take<Acc>(needs.copies ? queries * wide_k : 0);
+    grad_out_copy = take<Acc>(needs.copies ? queries * wide_v : 0);
+    const size panel = queries * backward_panel_limit;
+    scores = take<Acc>(needs.scores ? panel : 0);
+    slopes = take<Acc>(needs.slopes ? panel : 0);
+    dropped = take<Acc>(needs.dropped ? panel : 0);
   }
   static constexpr size backward_panel_limit = 48;  // keys of the widest panel
 };

@@ -50,7 +50,8 @@ struct backward_plan : scratch_layout {
   size_type rows = 0, blocks = 0;            // of queries, in all heads
   size_type head_rows = 0, head_blocks = 0;  // of one head of all ragged sequences
   size_type key_blocks = 0;                  // of the longest sequence
-  bool keeps = false, copies = false, own_sums = false;
+  backward_needs needs;
+  bool own_sums = false;     // of dQ, which are not those of the output
   bool shares_bias = false;  // heads or sequences add to the same gradient of a bias
   size_type task_bytes = 0;
   int workers = 1;
@@ -76,10 +77,11 @@ struct backward_plan : scratch_layout {
     for (size_type b = 0; b < forward.batch(); ++b) longest = (std::max)(longest, forward.n_kv(b));
     key_blocks = (longest + backward_keys - 1) / backward_keys;
 
-    keeps = forward.options.softcap > 0 || terms.score_function.run || terms.logit_scales ||
-            terms.weight_dropout.run;
-    copies = !std::is_same<Acc, Scalar>::value || forward.query.col_stride != 1 ||
-             p.grad_out.col_stride != 1;
+    needs.slopes = terms.score_function.run != nullptr;
+    needs.scores = forward.options.softcap > 0 || needs.slopes || terms.logit_scales;
+    needs.dropped = terms.weight_dropout.run != nullptr;
+    needs.copies = !std::is_same<Acc, Scalar>::value || forward.query.col_stride != 1 ||
+                   p.grad_out.col_stride != 1;
     own_sums = !std::is_same<Acc, Scalar>::value || p.grad_query.col_stride != 1;
     if (p.terms.grad_bias) {
       const auto& view = p.terms.grad_bias->view;
@@ -96,7 +98,7 @@ struct backward_plan : scratch_layout {
     sums = take<backward_sums<Acc>>(blocks);
     turns = take<std::atomic<size_type>>(blocks);
     grad_query = take<Acc>(own_sums ? rows * padded_row(d_k) : 0);
-    task_bytes = backward_layout<Acc>(queries, d_k, d_v, keeps, copies).bytes();
+    task_bytes = backward_layout<Acc>(queries, d_k, d_v, needs).bytes();
     tasks = take<unsigned char>(task_bytes * workers);
   }
 };
@@ -204,8 +206,7 @@ class backward_run {
     task.d_k = forward.query.cols;
     task.d_v = forward.value.cols;
     task.scale = Acc(forward.scale());
-    task.keeps = plan.keeps;
-    task.copies = plan.copies;
+    task.needs = plan.needs;
     task.scratch = at<unsigned char>(plan.tasks) + plan.task_bytes * worker;
 
     const index_range rows = reached_queries(forward.band(b), j0, j0 + task.keys, n_q);
