@@ -236,6 +236,7 @@ class backward_run {
 
   /// The gradients of terms that are one number a head: sums over sequences and blocks of queries.
   void finish_heads() const {
+    if (!p.terms.grad_alibi && !p.terms.grad_logit_scales && !p.terms.grad_sinks) return;
     const problem<Scalar>& forward = p.forward;
     for (size_type h = 0; h < forward.num_heads(); ++h) {
       double alibi = 0, logit_scale = 0, sink = 0;
