@@ -39,14 +39,14 @@ matrix_view<Scalar> whole(const tensor_view<Scalar>& view) {
   return view.head(0, 0, 0, view.rows);
 }
 
-/// The options, and the bytes that a plan sets aside for rows of d_model numbers: strides of 0
+/// The options, and the bytes that a plan sets aside for rows of `depth` numbers: strides of 0
 /// allow any, but they must be a number.
 template <typename Scalar>
-void check_projection(const char* function, size_type d_model, const attention_options& options) {
+void check_projection(const char* function, size_type depth, const attention_options& options,
+                      const char* what = "scratch for x's d_model, in bytes") {
   constexpr size_type a_column = size_type{1} << 16;  // bytes at most, of a worker
   check_options<accumulator_t<Scalar>>(function, options);
-  product(function, "scratch for x's d_model, in bytes",
-          {d_model, a_column, workers_of(options.execution)});
+  product(function, what, {depth, a_column, workers_of(options.execution)});
 }
 
 /// x and one weight, checked.
@@ -94,34 +94,56 @@ auto projected(const char* name, const X& x, const Weight& weight,
   return out;
 }
 
+/// x and the three weights, checked.
+template <typename X, typename Wq, typename Wk, typename Wv>
+struct qkv_inputs {
+  using scalar = typename X::Scalar;
+  qkv_inputs(const char* name, const X& given_x, const Wq& given_q, const Wk& given_k,
+             const Wv& given_v, const attention_options& options)
+      : x(given_x), w_q(given_q), w_k(given_k), w_v(given_v) {
+    check_projection_types<X, Wq>();
+    check_projection_types<X, Wk>();
+    check_projection_types<X, Wv>();
+    check_projection<scalar>(name, given_x.cols(), options);
+    check_equal(name, "w_q: rows", given_q.rows(), "x's d_model", given_x.cols());
+    check_equal(name, "w_k: rows", given_k.rows(), "x's d_model", given_x.cols());
+    check_equal(name, "w_v: rows", given_v.rows(), "x's d_model", given_x.cols());
+    check_view(name, "x", x.view);
+    check_view(name, "w_q", w_q.view);
+    check_view(name, "w_k", w_k.view);
+    check_view(name, "w_v", w_v.view);
+  }
+  auto project(const attention_options& options, workspace& memory) const {
+    qkv<scalar, Wq::ColsAtCompileTime, Wk::ColsAtCompileTime, Wv::ColsAtCompileTime> out(
+        x.view.rows, w_q.view.cols, w_k.view.cols, w_v.view.cols);
+    detail::project<scalar, 3>(whole(x.view),
+                               {{whole(w_q.view), whole(writable_view(out.query))},
+                                {whole(w_k.view), whole(writable_view(out.key))},
+                                {whole(w_v.view), whole(writable_view(out.value))}},
+                               options, memory);
+    return out;
+  }
+  input<scalar, X> x;
+  input<scalar, Wq> w_q;
+  input<scalar, Wk> w_k;
+  input<scalar, Wv> w_v;
+};
+
 template <typename X, typename Wq, typename Wk, typename Wv>
 auto projected_qkv(const char* name, const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v,
                    const attention_options& options) {
-  check_projection_types<X, Wq>();
-  check_projection_types<X, Wk>();
-  check_projection_types<X, Wv>();
-  using Scalar = typename X::Scalar;
-  check_projection<Scalar>(name, x.cols(), options);
-  check_equal(name, "w_q: rows", w_q.rows(), "x's d_model", x.cols());
-  check_equal(name, "w_k: rows", w_k.rows(), "x's d_model", x.cols());
-  check_equal(name, "w_v: rows", w_v.rows(), "x's d_model", x.cols());
-  const input<Scalar, X> x_in(x);
-  const input<Scalar, Wq> q_in(w_q);
-  const input<Scalar, Wk> k_in(w_k);
-  const input<Scalar, Wv> v_in(w_v);
-  check_view(name, "x", x_in.view);
-  check_view(name, "w_q", q_in.view);
-  check_view(name, "w_k", k_in.view);
-  check_view(name, "w_v", v_in.view);
-  qkv<Scalar, Wq::ColsAtCompileTime, Wk::ColsAtCompileTime, Wv::ColsAtCompileTime> out(
-      x.rows(), w_q.cols(), w_k.cols(), w_v.cols());
   workspace memory;
-  project<Scalar, 3>(whole(x_in.view),
-                     {{whole(q_in.view), whole(writable_view(out.query))},
-                      {whole(k_in.view), whole(writable_view(out.key))},
-                      {whole(v_in.view), whole(writable_view(out.value))}},
-                     options, memory);
-  return out;
+  return qkv_inputs<X, Wq, Wk, Wv>(name, x, w_q, w_k, w_v, options).project(options, memory);
+}
+
+/// The columns of a multi-head layer's weights, and w_o's rows.
+inline void check_layer(const char* name, size_type q_cols, size_type k_cols, size_type v_cols,
+                        size_type o_rows, const packed_heads& heads) {
+  check_multiple(name, "w_q", q_cols, "columns", "num_heads", heads.num_heads);
+  check_multiple(name, "w_k", k_cols, "columns", "num_kv_heads", heads.num_kv_heads);
+  check_multiple(name, "w_v", v_cols, "columns", "num_kv_heads", heads.num_kv_heads);
+  check_equal(name, "w_o: rows", o_rows, "num_heads * d_v",
+              heads.num_heads * (v_cols / heads.num_kv_heads));
 }
 }  // namespace detail
 
@@ -237,11 +259,7 @@ auto multi_head_self_attention(const X& x, const Wq& w_q, const Wk& w_k, const W
                                const attention_options& options = {}, const Terms&... terms) {
   constexpr const char* name = "multi_head_self_attention";
   detail::check_projection_types<X, Wo>();
-  detail::check_multiple(name, "w_q", w_q.cols(), "columns", "num_heads", heads.num_heads);
-  detail::check_multiple(name, "w_k", w_k.cols(), "columns", "num_kv_heads", heads.num_kv_heads);
-  detail::check_multiple(name, "w_v", w_v.cols(), "columns", "num_kv_heads", heads.num_kv_heads);
-  detail::check_equal(name, "w_o: rows", w_o.rows(), "num_heads * d_v",
-                      heads.num_heads * (w_v.cols() / heads.num_kv_heads));
+  detail::check_layer(name, w_q.cols(), w_k.cols(), w_v.cols(), w_o.rows(), heads);
   const auto in = detail::projected_qkv(name, x, w_q, w_k, w_v, options);
   return detail::projected(
       name, detail::packed_attention(name, in.query, in.key, in.value, heads, options, terms...),

@@ -36,6 +36,13 @@ constexpr size gemm_depth = 512;
 /// small compared with the multiplications.
 constexpr size gemm_rows = 256;
 
+/// The same where rows of x are copied first, as those of a transposed x are: fewer where they are
+/// long, as rows of one number a token can be, so that a copy is 4 MiB of floats until blocks would
+/// be of less than 32 rows.
+constexpr size gemm_copied_rows(size depth) {
+  return depth <= 4096 ? gemm_rows : depth >= 32768 ? 32 : gemm_rows * 4096 / depth;
+}
+
 /// Up to so many rows reading the weights is the work, and gemm_few is the faster kernel.
 constexpr size gemm_few_rows = 4;
 
