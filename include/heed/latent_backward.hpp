@@ -25,7 +25,9 @@ struct latent_backward_inputs {
   latent_backward_inputs(const char* name, const Query& q, const Latent& c,
                          const latent_weights<Scalar>& w, const GradOut& g,
                          const attention_options& options)
-      : query(checked(name, q, c, w, options)), latent(c), grad_out(g) {
+      : query(q), latent(c), grad_out(g) {
+    check_latent(name, q, c, w);
+    check_options<accumulator_t<Scalar>>(name, options);
     check_grad<Scalar>(name, "grad_out", g, "query's rows", q.rows(), "num_heads * d_v",
                        w.w_uv.rows());
     for (const size_type depth : {q.rows(), c.rows(), w.w_uk.rows(), w.w_uv.rows(), w.d_c()})
@@ -40,14 +42,6 @@ struct latent_backward_inputs {
   input<Scalar, Query> query;
   input<Scalar, Latent> latent;
   input<Scalar, GradOut> grad_out;
-
- private:
-  static const Query& checked(const char* name, const Query& q, const Latent& c,
-                              const latent_weights<Scalar>& w, const attention_options& options) {
-    check_latent(name, q, c, w);
-    check_options<accumulator_t<Scalar>>(name, options);
-    return q;
-  }
 };
 
 /// Rows of head h where heads stand one below the other.

@@ -219,8 +219,8 @@ auto self_attention_backward(const char* name, const X& x, const Wq& w_q, const 
 }  // namespace detail
 
 /// The gradients of project_qkv with respect to x and the weights, from those with respect to
-/// query, key and value: what stands before attention_backward in a layer that keeps its
-/// projections, and out and lse, for the way back.
+/// query, key and value: what follows attention_backward on the way back through a layer that has
+/// kept its projections, out and lse.
 ///
 /// x n x d_model, w_q d_model x d_q, w_k d_model x d_k, w_v d_model x d_v; grad_query n x d_q,
 /// grad_key n x d_k, grad_value n x d_v -> {x, w_q, w_k, w_v}, each of its input's size. Of the
@@ -268,8 +268,8 @@ auto project_qkv_backward(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_
 }
 
 /// The gradients of self_attention with respect to x and the weights, from that with respect to its
-/// output. It computes the projections and the attention once more; who has kept them calls
-/// attention_backward and project_qkv_backward.
+/// output. It computes the projections and the attention once more; a caller who has kept them
+/// calls attention_backward and project_qkv_backward instead.
 ///
 /// x n x d_model, w_q and w_k d_model x d_k, w_v d_model x d_v, grad_out n x d_v -> {x, w_q, w_k,
 /// w_v}. Options and terms are those of the forward call; gradient terms (grad_bias, ...) may
