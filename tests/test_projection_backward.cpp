@@ -293,8 +293,9 @@ TEST_CASE("the gradients of projections refuse what does not fit, and write noth
     heed::project_backward_into(from, l.w_q, good, to_x, to_w, {}, memory);
   };
   rows narrow(4, 2);
-  testing::check_refused([&] { into(x, grad_x, narrow); },
-                         {"heed::project_backward_into: grad_weight: columns 2", "weight's 3"});
+  testing::check_refused(
+      [&] { into(x, grad_x, narrow); },
+      {"heed::project_backward_into: grad_weight: columns 2", "weight's columns 3"});
   testing::check_refused([&] { into(x, x, grad_w); },
                          {"heed::project_backward_into: grad_x", "overlaps x ("});
   testing::check_refused([&] { into(x, grad_x, grad_x.topLeftCorner(4, 3)); },

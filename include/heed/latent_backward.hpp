@@ -28,8 +28,9 @@ struct latent_backward_inputs {
       : query(q), latent(c), grad_out(g) {
     check_latent(name, q, c, w);
     check_options<accumulator_t<Scalar>>(name, options);
-    check_grad<Scalar>(name, "grad_out", g, "query's rows", q.rows(), "num_heads * d_v",
-                       w.w_uv.rows());
+    check_memory(name, "grad_out", g);
+    check_axis(name, "grad_out", "rows", g.rows(), "query", q.rows());
+    check_equal(name, "grad_out: columns", g.cols(), "num_heads * d_v", w.w_uv.rows());
     for (const size_type depth : {q.rows(), c.rows(), w.w_uk.rows(), w.w_uv.rows(), w.d_c()})
       check_projection<Scalar>(name, depth, options, "scratch for a product, in bytes");
   }

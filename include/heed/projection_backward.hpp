@@ -3,6 +3,7 @@
 #include <heed/backward.hpp>
 #include <heed/detail/gemm.hpp>
 #include <heed/detail/inputs.hpp>
+#include <heed/detail/sizes.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/projection.hpp>
 
@@ -42,8 +43,7 @@ struct projection_backward_inputs : projection_inputs<X, Weight> {
   projection_backward_inputs(const char* name, const X& given_x, const Weight& given_weight,
                              const GradOut& grad_out, const attention_options& options)
       : projection_inputs<X, Weight>(name, given_x, given_weight, options), grad(grad_out) {
-    check_grad<scalar>(name, "grad_out", grad_out, "x's rows", given_x.rows(), "weight's columns",
-                       given_weight.cols());
+    check_grad<scalar>(name, "grad_out", grad_out, given_x.rows(), "weight", given_weight.cols());
     check_projection<scalar>(name, given_x.rows(), options, "scratch for x's rows, in bytes");
     check_projection<scalar>(name, given_weight.cols(), options,
                              "scratch for weight's columns, in bytes");
@@ -97,8 +97,8 @@ void project_backward_into(const X& x, const Weight& weight, const GradOut& grad
   const detail::projection_backward_inputs<X, Weight, GradOut> in(name, x, weight, grad_out,
                                                                   options);
   const tensor_view<Scalar> to_x = writable_view(grad_x), to_weight = writable_view(grad_weight);
-  detail::check_same_sizes(name, "grad_x", to_x, "x's", in.x.view);
-  detail::check_same_sizes(name, "grad_weight", to_weight, "weight's", in.weight.view);
+  detail::check_same_sizes(name, "grad_x", to_x, "x", in.x.view);
+  detail::check_same_sizes(name, "grad_weight", to_weight, "weight", in.weight.view);
   detail::check_apart(name, {"grad_x", to_x}, {"grad_weight", to_weight}, "x", in.x.view, "weight",
                       in.weight.view, "grad_out", in.grad.view);
   in.run(to_x, to_weight, options, memory);
@@ -254,9 +254,9 @@ auto project_qkv_backward(const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_
   const detail::qkv_inputs<X, Wq, Wk, Wv> in(name, x, w_q, w_k, w_v, options);
   const size_type n = x.rows(), d_q = w_q.cols(), d_k = w_k.cols(), d_v = w_v.cols();
   detail::check_qkv_depths<Scalar>(name, n, d_q, d_k, d_v, options);
-  detail::check_grad<Scalar>(name, "grad_query", grad_query, "x's rows", n, "w_q's columns", d_q);
-  detail::check_grad<Scalar>(name, "grad_key", grad_key, "x's rows", n, "w_k's columns", d_k);
-  detail::check_grad<Scalar>(name, "grad_value", grad_value, "x's rows", n, "w_v's columns", d_v);
+  detail::check_grad<Scalar>(name, "grad_query", grad_query, n, "w_q", d_q);
+  detail::check_grad<Scalar>(name, "grad_key", grad_key, n, "w_k", d_k);
+  detail::check_grad<Scalar>(name, "grad_value", grad_value, n, "w_v", d_v);
   rows<Scalar> grads(n, d_q + d_k + d_v);
   grads.leftCols(d_q) = grad_query;
   grads.middleCols(d_q, d_k) = grad_key;
@@ -291,8 +291,7 @@ auto self_attention_backward(const X& x, const Wq& w_q, const Wk& w_k, const Wv&
                              const GradOut& grad_out, const attention_options& options = {},
                              const Terms&... terms) {
   constexpr const char* name = "self_attention_backward";
-  detail::check_grad<typename X::Scalar>(name, "grad_out", grad_out, "x's rows", x.rows(),
-                                         "w_v's columns", w_v.cols());
+  detail::check_grad<typename X::Scalar>(name, "grad_out", grad_out, x.rows(), "w_v", w_v.cols());
   return detail::self_attention_backward(
       name, x, w_q, w_k, w_v, {1, 1, 1}, grad_out, options, [](const auto&, workspace&) {},
       terms...);
@@ -313,8 +312,7 @@ auto self_attention_batch_backward(const X& x, size_type batch, const Wq& w_q, c
                                    const Wv& w_v, const GradOut& grad_out,
                                    const attention_options& options = {}, const Terms&... terms) {
   constexpr const char* name = "self_attention_batch_backward";
-  detail::check_grad<typename X::Scalar>(name, "grad_out", grad_out, "x's rows", x.rows(),
-                                         "w_v's columns", w_v.cols());
+  detail::check_grad<typename X::Scalar>(name, "grad_out", grad_out, x.rows(), "w_v", w_v.cols());
   return detail::self_attention_backward(
       name, x, w_q, w_k, w_v, {1, 1, batch}, grad_out, options, [](const auto&, workspace&) {},
       terms...);
@@ -348,8 +346,7 @@ auto multi_head_self_attention_backward(const X& x, const Wq& w_q, const Wk& w_k
   using Scalar = typename X::Scalar;
   detail::check_projection_types<X, Wo>();
   detail::check_layer(name, w_q.cols(), w_k.cols(), w_v.cols(), w_o.rows(), heads);
-  detail::check_grad<Scalar>(name, "grad_out", grad_out, "x's rows", x.rows(), "w_o's columns",
-                             w_o.cols());
+  detail::check_grad<Scalar>(name, "grad_out", grad_out, x.rows(), "w_o", w_o.cols());
   detail::check_projection<Scalar>(name, w_o.cols(), options,
                                    "scratch for w_o's columns, in bytes");
   const detail::input<Scalar, Wo> weight(w_o);

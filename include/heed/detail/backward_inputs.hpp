@@ -58,14 +58,14 @@ struct grad_fits : std::true_type {
   static_assert(std::is_same<Scalar, typename scalar_of<Grad>::type>::value,
                 "a gradient must have the scalar type of what it is the gradient of");
 };
-/// A gradient that comes in, of a matrix whose sizes are known.
+/// A gradient that comes in, of a product: a row for each of x, and the columns of a weight.
 template <typename Scalar, typename Grad>
-void check_grad(const char* function, const char* what, const Grad& grad, const char* whose_rows,
-                size_type n, const char* whose_columns, size_type cols) {
+void check_grad(const char* function, const char* what, const Grad& grad, size_type n,
+                const char* weight, size_type cols) {
   static_assert(grad_fits<Scalar, Grad>::value);
   check_memory(function, what, grad);
-  check_part(function, what, "rows", grad.rows(), whose_rows, n);
-  check_part(function, what, "columns", grad.cols(), whose_columns, cols);
+  check_axis(function, what, "rows", grad.rows(), "x", n);
+  check_axis(function, what, "columns", grad.cols(), weight, cols);
 }
 
 }  // namespace detail
