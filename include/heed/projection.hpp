@@ -27,12 +27,12 @@ struct qkv {
 namespace detail {
 /// x and one weight must have one scalar type.
 template <typename X, typename Weight>
-constexpr void check_projection_types() {
+struct projection_fits : std::true_type {
   static_assert(is_eigen<X> && is_eigen<Weight>,
                 "x and the weights must be Eigen matrices, Maps, blocks or expressions");
   static_assert(std::is_same<typename scalar_of<X>::type, typename scalar_of<Weight>::type>::value,
                 "x and the weights must have one scalar type: cast the others to it");
-}
+};
 
 template <typename Scalar>
 matrix_view<Scalar> whole(const tensor_view<Scalar>& view) {
@@ -52,11 +52,11 @@ void check_projection(const char* function, size_type depth, const attention_opt
 /// x and one weight, checked.
 template <typename X, typename Weight>
 struct projection_inputs {
+  static_assert(projection_fits<X, Weight>::value);
   using scalar = typename X::Scalar;
   projection_inputs(const char* name, const X& given_x, const Weight& given_weight,
                     const attention_options& options)
       : x(given_x), weight(given_weight) {
-    check_projection_types<X, Weight>();
     check_projection<scalar>(name, given_x.cols(), options);
     check_equal(name, "weight: rows", given_weight.rows(), "x's d_model", given_x.cols());
     check_view(name, "x", x.view);
@@ -86,7 +86,7 @@ void project_one(const char* name, const X& x, const Weight& weight, Out&& out,
 template <typename X, typename Weight>
 auto projected(const char* name, const X& x, const Weight& weight,
                const attention_options& options) {
-  check_projection_types<X, Weight>();
+  static_assert(projection_fits<X, Weight>::value);
   check_equal(name, "weight: rows", weight.rows(), "x's d_model", x.cols());
   rows<typename X::Scalar, Weight::ColsAtCompileTime> out(x.rows(), weight.cols());
   workspace memory;
@@ -97,13 +97,12 @@ auto projected(const char* name, const X& x, const Weight& weight,
 /// x and the three weights, checked.
 template <typename X, typename Wq, typename Wk, typename Wv>
 struct qkv_inputs {
+  static_assert(projection_fits<X, Wq>::value && projection_fits<X, Wk>::value &&
+                projection_fits<X, Wv>::value);
   using scalar = typename X::Scalar;
   qkv_inputs(const char* name, const X& given_x, const Wq& given_q, const Wk& given_k,
              const Wv& given_v, const attention_options& options)
       : x(given_x), w_q(given_q), w_k(given_k), w_v(given_v) {
-    check_projection_types<X, Wq>();
-    check_projection_types<X, Wk>();
-    check_projection_types<X, Wv>();
     check_projection<scalar>(name, given_x.cols(), options);
     check_equal(name, "w_q: rows", given_q.rows(), "x's d_model", given_x.cols());
     check_equal(name, "w_k: rows", given_k.rows(), "x's d_model", given_x.cols());
@@ -258,7 +257,7 @@ auto multi_head_self_attention(const X& x, const Wq& w_q, const Wk& w_k, const W
                                const Wo& w_o, const packed_heads& heads,
                                const attention_options& options = {}, const Terms&... terms) {
   constexpr const char* name = "multi_head_self_attention";
-  detail::check_projection_types<X, Wo>();
+  static_assert(detail::projection_fits<X, Wo>::value);
   detail::check_layer(name, w_q.cols(), w_k.cols(), w_v.cols(), w_o.rows(), heads);
   const auto in = detail::projected_qkv(name, x, w_q, w_k, w_v, options);
   return detail::projected(

@@ -344,7 +344,7 @@ auto multi_head_self_attention_backward(const X& x, const Wq& w_q, const Wk& w_k
                                         const Terms&... terms) {
   constexpr const char* name = "multi_head_self_attention_backward";
   using Scalar = typename X::Scalar;
-  detail::check_projection_types<X, Wo>();
+  static_assert(detail::projection_fits<X, Wo>::value);
   detail::check_layer(name, w_q.cols(), w_k.cols(), w_v.cols(), w_o.rows(), heads);
   detail::check_grad<Scalar>(name, "grad_out", grad_out, x.rows(), "w_o", w_o.cols());
   detail::check_projection<Scalar>(name, w_o.cols(), options,
