@@ -36,11 +36,11 @@ constexpr size gemm_depth = 512;
 /// small compared with the multiplications.
 constexpr size gemm_rows = 256;
 
-/// The same where rows of x are copied first, as those of a transposed x are: fewer where they are
-/// long, as rows of one number a token can be, so that a copy is 4 MiB of floats until blocks would
-/// be of less than 32 rows.
+/// The most where rows of x are copied first, as those of a transposed x are: rows of a number for
+/// each token may be long. The copy is 4 MiB of floats at most, or 32 rows.
 constexpr size gemm_copied_rows(size depth) {
-  return depth <= 4096 ? gemm_rows : depth >= 32768 ? 32 : gemm_rows * 4096 / depth;
+  const size rows = (size{1} << 20) / depth / 32 * 32;
+  return rows < 32 ? 32 : rows;
 }
 
 /// Up to so many rows reading the weights is the work, and gemm_few is the faster kernel.
