@@ -283,6 +283,73 @@ void parts_and_positions(page& p) {
            0);
 }
 
+void gradients(page& p) {
+  const matrix query = p.query.topLeftCorner(n, d), key = p.key.topLeftCorner(n, d),
+               value = p.value.topLeftCorner(n, d), grad_out = matrix::Random(n, d);
+  const heed::attention_options causal = with(heed::causal::bottom_right);
+  const auto largest = [](const auto& a, const auto& b) {
+    return (std::max)(
+        {difference(a.query, b.query), difference(a.key, b.key), difference(a.value, b.value)});
+  };
+  p.heading("gradients");
+  const auto all = heed::attention_with_weights(query, key, value, causal);
+  const auto back = heed::attention_backward(query, key, value, all.out, all.lse, grad_out, causal);
+  p.report("attention_backward",
+           largest(back, heed::reference_attention_backward(query, key, value, all.out, all.lse,
+                                                            grad_out, causal)));
+  const matrix grad_weights = grad_out * value.transpose();
+  p.report(
+      "scaled_softmax_backward, times the keys",
+      difference(
+          heed::scaled_softmax_backward(all.weights, grad_weights, 1 / std::sqrt(double(d))) * key,
+          back.query));
+
+  const size_type half = n / 2;  // of the keys, for all queries
+  const auto left = heed::attention_with_lse(query, key.topRows(half), value.topRows(half)),
+             right = heed::attention_with_lse(query, key.bottomRows(half), value.bottomRows(half));
+  const auto whole = heed::attention_with_lse(query, key, value);
+  heed::attention_result<float> grad(n, d);
+  grad.out = grad_out;
+  grad.lse.setZero();
+  const auto parts = heed::merge_backward(left, right, grad);
+  p.report(
+      "merge_backward, then each part's keys",
+      difference(heed::attention_backward(query, key.topRows(half), value.topRows(half), left.out,
+                                          left.lse, parts[0].out, {}, heed::grad_lse(parts[0].lse))
+                     .key,
+                 heed::attention_backward(query, key, value, whole.out, whole.lse, grad_out)
+                     .key.topRows(half)));
+
+  const matrix x = 0.5f * matrix::Random(n, 48), w_q = 0.5f * matrix::Random(48, d),
+               w_k = 0.5f * matrix::Random(48, d), w_v = 0.5f * matrix::Random(48, d);
+  const auto layer = heed::project_qkv(x, w_q, w_k, w_v);
+  const auto forward = heed::attention_with_lse(layer.query, layer.key, layer.value, causal);
+  const auto steps = heed::attention_backward(layer.query, layer.key, layer.value, forward.out,
+                                              forward.lse, grad_out, causal);
+  p.report(
+      "self_attention_backward",
+      difference(
+          heed::self_attention_backward(x, w_q, w_k, w_v, grad_out, causal).x,
+          heed::project_qkv_backward(x, w_q, w_k, w_v, steps.query, steps.key, steps.value).x));
+
+  const heed::latent_weights<float> w{0.2f * matrix::Random(heads * d, 48),
+                                      0.2f * matrix::Random(heads * d, 48), heads, 16};
+  const matrix latent = 0.2f * matrix::Random(n, 48 + 16),
+               latest = matrix::Random(3, heads * (d + 16)),
+               grad_latest = matrix::Random(3, heads * d);
+  p.report(
+      "latent_attention_backward, absorbed against expanded",
+      difference(heed::latent_attention_backward(latest, latent, w, grad_latest).latent,
+                 heed::expanded_latent_attention_backward(latest, latent, w, grad_latest).latent));
+
+  matrix turned = query;
+  heed::rope_options rope;
+  heed::apply_rope(writable_view(turned), rope);
+  rope.direction = heed::rope_direction::backward;
+  heed::apply_rope(writable_view(turned), rope);
+  p.report("rope, and backward", difference(turned, query));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -297,6 +364,7 @@ int main(int argc, char** argv) {
   options_and_terms(p);
   caches(p);
   parts_and_positions(p);
+  gradients(p);
   std::cout << "\n"
             << batch << " sequences of " << n << " tokens, " << heads << " heads on " << kv_heads
             << " key/value heads of " << d << ".\n\n";

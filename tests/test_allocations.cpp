@@ -3,6 +3,7 @@
 
 #include "support/allocations_of.hpp"
 
+#include <heed/backward.hpp>
 #include <heed/causal_conv.hpp>
 #include <heed/delta_rule.hpp>
 #include <heed/linear_attention.hpp>
@@ -10,6 +11,7 @@
 #include <heed/paged_kv_cache.hpp>
 #include <heed/position.hpp>
 #include <heed/projection.hpp>
+#include <heed/projection_backward.hpp>
 #include <heed/ragged.hpp>
 #include <heed/rwkv7.hpp>
 #include <heed/selective_scan.hpp>
@@ -563,4 +565,83 @@ TEST_CASE("bytes are refused for what the call refuses") {
       {"heed::multi_head_linear_attention_workspace_bytes: key: head_dim 6", "8"});
   testing::check_refused([&] { heed::project_workspace_bytes(x, y); },
                          {"heed::project_workspace_bytes: weight: rows 4", "8"});
+}
+
+TEMPLATE_TEST_CASE(
+    "gradients take the bytes that their ..._workspace_bytes says and allocate nothing after", "",
+    float, double, Eigen::bfloat16, Eigen::half) {
+  using Acc = heed::accumulator_t<TestType>;
+  using rows = heed::rows<TestType>;
+  const heed::size_type n = 130, heads = 4, kv_heads = 2, d = 24;
+  const auto query = testing::random_rows<TestType>(n, heads * d, 1),
+             key = testing::random_rows<TestType>(n, kv_heads * d, 2),
+             grad_out = testing::random_rows<TestType>(n, heads * d, 3);
+  rows out(n, heads * d), dq(n, heads * d), dk(n, kv_heads * d), dv(n, kv_heads * d);
+  heed::rows<Acc> lse(n, heads);
+  const std::vector<heed::size_type> starts{0, 1, 1, 101, n};
+  heed::workspace first;
+  heed::attention_options options;
+  options.causal = heed::causal::bottom_right;
+  const auto q = split(heed::view(query), heads), g = split(heed::view(grad_out), heads),
+             k = split(heed::view(key), kv_heads);
+  const auto o = split(heed::writable_view(out), heads);
+  const auto l = split(heed::writable_view(lse), heads);
+  const auto to_q = split(heed::writable_view(dq), heads);
+  const auto to_k = split(heed::writable_view(dk), kv_heads),
+             to_v = split(heed::writable_view(dv), kv_heads);
+  SECTION("heads") {
+    heed::multi_head_attention_into(q, k, k, o, l, options, first);
+    check_call(
+        options,
+        [&](const auto& on, heed::workspace& memory) {
+          heed::multi_head_attention_backward_into(q, k, k, o, l, g, to_q, to_k, to_v, on, memory);
+        },
+        [&](const auto& on) {
+          return heed::multi_head_attention_backward_workspace_bytes(q, k, k, o, l, g, to_q, to_k,
+                                                                     to_v, on);
+        });
+  }
+  SECTION("ragged") {
+    heed::ragged_attention_into(q, k, k, o, l, starts, starts, options, first);
+    check_call(
+        options,
+        [&](const auto& on, heed::workspace& memory) {
+          heed::ragged_attention_backward_into(q, k, k, o, l, g, to_q, to_k, to_v, starts, starts,
+                                               on, memory);
+        },
+        [&](const auto& on) {
+          return heed::ragged_attention_backward_workspace_bytes(q, k, k, o, l, g, to_q, to_k, to_v,
+                                                                 starts, starts, on);
+        });
+  }
+  SECTION("one head, whose gradients are columns of matrices") {
+    const auto one = query.leftCols(d), grad = grad_out.leftCols(d);
+    heed::attention_result<TestType> result(n, d);
+    heed::attention_into(one, key.leftCols(d), key.rightCols(d), result.out, result.lse, options,
+                         first);
+    check_call(
+        options,
+        [&](const auto& on, heed::workspace& memory) {
+          heed::attention_backward_into(one, key.leftCols(d), key.rightCols(d), result.out,
+                                        result.lse, grad, dq.leftCols(d), dk.leftCols(d),
+                                        dk.rightCols(d), on, memory);
+        },
+        [&](const auto& on) {
+          return heed::attention_backward_workspace_bytes(
+              one, key.leftCols(d), key.rightCols(d), result.out, result.lse, grad, dq.leftCols(d),
+              dk.leftCols(d), dk.rightCols(d), on);
+        });
+  }
+  SECTION("projections") {
+    rows weight = testing::random_rows<TestType>(heads * d, 40, 4),
+         grad = testing::random_rows<TestType>(n, 40, 5), dw(heads * d, 40);
+    check_call(
+        options,
+        [&](const auto& on, heed::workspace& memory) {
+          heed::project_backward_into(query, weight, grad, dq, dw, on, memory);
+        },
+        [&](const auto& on) {
+          return heed::project_backward_workspace_bytes(query, weight, grad, on);
+        });
+  }
 }

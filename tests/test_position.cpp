@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "support/example.hpp"
+#include "support/differences.hpp"
 #include "support/refusal.hpp"
 
 using heed::rope_layout;
@@ -352,5 +352,90 @@ TEST_CASE(
   testing::check_refused(
       [&] { heed::rotate_into(heed::writable_view(x), table, table, positions, rope_layout(9)); },
       {"heed::rotate_into: layout", "9"});
+  CHECK((x.array() == 1).all());
+}
+
+TEST_CASE("RoPE backward is the gradient of RoPE: the transpose, with the same magnitude") {
+  const rope_scaling scaling =
+      GENERATE(rope_scaling::none, rope_scaling::linear, rope_scaling::ntk, rope_scaling::yarn,
+               rope_scaling::llama3, rope_scaling::dynamic_ntk);
+  const rope_layout layout = GENERATE(rope_layout::half_split, rope_layout::interleaved);
+  const heed::size_type rotary = GENERATE(heed::size_type(0), heed::size_type(6));
+  rope_options options = scaled(scaling), back;
+  options.layout = layout;
+  options.rotary_dim = rotary;
+  back = options;
+  back.direction = heed::rope_direction::backward;
+  const heed::rows<double> grad = testing::random_rows<double>(3, 8, 6);
+  heed::rows<double> got = grad;
+  heed::apply_rope(heed::writable_view(got), back, 300);
+  // the loss is linear: its derivative is the loss of a unit
+  for (heed::size_type i = 0; i < 3; ++i)
+    for (heed::size_type c = 0; c < 8; ++c) {
+      heed::rows<double> unit = heed::rows<double>::Zero(3, 8);
+      unit(i, c) = 1;
+      heed::apply_rope(heed::writable_view(unit), options, 300);
+      // two products of numbers below 2 and their sum
+      CHECK(std::abs(got(i, c) - unit.cwiseProduct(grad).sum()) <= 8 * 0x1p-53);
+    }
+  const double magnitude = heed::rope_frequencies(8, options).magnitude;
+  heed::apply_rope(heed::writable_view(got), options, 300);
+  heed::rows<double> round_trip = grad * (magnitude * magnitude);
+  if (rotary > 0) round_trip.rightCols(2) = grad.rightCols(2);
+  CHECK(testing::max_error(got, round_trip) <= 32 * 0x1p-53L);
+}
+
+TEMPLATE_TEST_CASE("RoPE backward of 16-bit numbers and floats is that of doubles, rounded", "",
+                   float, Eigen::half, Eigen::bfloat16) {
+  rope_options back;
+  back.direction = heed::rope_direction::backward;
+  const heed::rows<TestType> x = testing::random_rows<TestType>(9, 16, 7);
+  heed::rows<TestType> got = x;
+  heed::rows<double> exact = x.template cast<double>();
+  heed::apply_rope(heed::writable_view(got), back, 5);
+  heed::apply_rope(heed::writable_view(exact), back, 5);
+  // in float: a cosine, a sine, two products, a sum, of numbers that make 2 sqrt(3) at most; then
+  // the type's own rounding
+  const long double largest = 2 * std::sqrt(3.0L);
+  CHECK(testing::max_error(got, exact) <=
+        largest * (4 * 0x1p-24L + testing::unit_roundoff<TestType>));
+}
+
+TEST_CASE("rotate_into backward is the gradient of rotate_into") {
+  const rope_layout layout = GENERATE(rope_layout::half_split, rope_layout::interleaved);
+  const heed::rows<double> cos = testing::random_rows<double>(5, 3, 8),
+                           sin = testing::random_rows<double>(5, 3, 9),
+                           grad = testing::random_rows<double>(2 * 4, 7, 10);
+  const std::vector<heed::size_type> positions{4, 0, 2, 2};
+  const auto turned = [&](heed::rows<double> x, heed::rope_direction direction) {
+    heed::rotate_into(heed::bhnd(x.data(), 2, 2, 2, 7), cos, sin, positions, layout, direction);
+    return x;
+  };
+  const heed::rows<double> got = turned(grad, heed::rope_direction::backward);
+  for (heed::size_type i = 0; i < 8; ++i)
+    for (heed::size_type c = 0; c < 7; ++c) {
+      heed::rows<double> unit = heed::rows<double>::Zero(8, 7);
+      unit(i, c) = 1;
+      // two products of numbers below 2 and their sum
+      CHECK(std::abs(got(i, c) -
+                     turned(unit, heed::rope_direction::forward).cwiseProduct(grad).sum()) <=
+            12 * 0x1p-53);
+    }
+}
+
+TEST_CASE("RoPE refuses a direction that there is not") {
+  rope_options options;
+  options.direction = static_cast<heed::rope_direction>(2);
+  heed::rows<float> x = heed::rows<float>::Ones(2, 4);
+  testing::check_refused([&] { heed::apply_rope(heed::writable_view(x), options); },
+                         {"heed::apply_rope: direction", "2"});
+  const heed::rows<float> table = heed::rows<float>::Zero(3, 2);
+  const std::vector<heed::size_type> positions{0, 2};
+  testing::check_refused(
+      [&] {
+        heed::rotate_into(heed::writable_view(x), table, table, positions, rope_layout::half_split,
+                          options.direction);
+      },
+      {"heed::rotate_into: direction", "2"});
   CHECK((x.array() == 1).all());
 }

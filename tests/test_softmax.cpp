@@ -1,9 +1,12 @@
 #include <heed/softmax.hpp>
 
-#include "support/example.hpp"
+#include <unsupported/Eigen/AutoDiff>
+
+#include "support/differences.hpp"
 #include "support/refusal.hpp"
 
 using heed::scaled_softmax;
+using heed::scaled_softmax_backward;
 
 namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -82,4 +85,104 @@ TEST_CASE("scaled_softmax refuses a scale that is not finite, or not of the scor
                          {"heed::scaled_softmax:", "scale", "1e+300"});
   testing::check_refused([&] { scaled_softmax(scores, 1e-50); },
                          {"heed::scaled_softmax:", "scale", "1e-50"});
+}
+
+TEST_CASE("scaled_softmax_backward gives the numbers worked out by hand") {
+  Eigen::RowVector2d weights(0.25, 0.75), grad_weights(1, 5);  // the mean is 4
+  CHECK(scaled_softmax_backward(weights, grad_weights) == Eigen::RowVector2d(-0.75, 0.75));
+  CHECK(scaled_softmax_backward(weights, grad_weights, 2) == Eigen::RowVector2d(-1.5, 1.5));
+  CHECK(scaled_softmax_backward(weights, grad_weights, 0).isZero(0));
+}
+
+TEST_CASE("scaled_softmax_backward is the gradient of scaled_softmax, by differences") {
+  const double scale = GENERATE(1.0, 0.3, -2.0);
+  const heed::rows<double> scores = testing::random_rows<double>(4, 6, 4),
+                           grad = testing::random_rows<double>(4, 6, 5);
+  heed::rows<long double> wide = scores.cast<long double>();
+  testing::check_differences(scaled_softmax_backward(scaled_softmax(scores, scale), grad, scale),
+                             wide,
+                             [&] { return testing::inner(scaled_softmax(wide, scale), grad); });
+}
+
+TEST_CASE("scaled_softmax_backward agrees with derivatives that scaled_softmax carries") {
+  using dual = Eigen::AutoDiffScalar<Eigen::Vector3d>;
+  const heed::rows<double> scores = testing::random_rows<double>(1, 3, 6),
+                           grad = testing::random_rows<double>(1, 3, 7);
+  heed::rows<dual> with = scores.cast<dual>();
+  for (int axis = 0; axis < 3; ++axis) with(0, axis).derivatives() = Eigen::Vector3d::Unit(axis);
+  const auto weights = scaled_softmax(with, 0.5);
+  const auto got = scaled_softmax_backward(scaled_softmax(scores, 0.5), grad, 0.5);
+  const auto carrying = scaled_softmax_backward(weights, grad.cast<dual>().eval(), 0.5);
+  for (int axis = 0; axis < 3; ++axis) {
+    double sum = 0;
+    for (int j = 0; j < 3; ++j) sum += weights(0, j).derivatives()(axis) * grad(0, j);
+    CHECK(got(0, axis) == Approx(sum).margin(1e-15));
+    CHECK(carrying(0, axis).value() == Approx(got(0, axis)).margin(1e-15));
+  }
+}
+
+TEMPLATE_TEST_CASE("scaled_softmax_backward is as exact as its sums", "", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  using acc = heed::accumulator_t<TestType>;
+  const heed::size_type n = 300;
+  const heed::rows<TestType> weights = scaled_softmax(testing::random_rows<TestType>(20, n, 8), 2),
+                             grad = testing::random_rows<TestType>(20, n, 9);
+  const auto got = scaled_softmax_backward(weights, grad, 2);
+  for (heed::size_type i = 0; i < 20; ++i) {
+    // the mean of n products has n roundings each of the sum of weights, 1, and of a grad below 2;
+    // then a difference and two products, and the rounding of the result
+    const long double unit = testing::unit_roundoff<acc>, last = testing::unit_roundoff<TestType>;
+    long double mean = 0;
+    for (heed::size_type j = 0; j < n; ++j)
+      mean += static_cast<long double>(weights(i, j)) * static_cast<long double>(grad(i, j));
+    for (heed::size_type j = 0; j < n; ++j) {
+      const long double p = static_cast<long double>(weights(i, j)),
+                        exact = 2 * p * (static_cast<long double>(grad(i, j)) - mean);
+      const long double bound =
+          2 * p * 2 * (n + 4) * unit + std::abs(exact) * last +
+          static_cast<long double>((std::numeric_limits<TestType>::min)()) * last;
+      CHECK(std::abs(static_cast<long double>(got(i, j)) - exact) <= bound);
+    }
+  }
+}
+
+TEST_CASE(
+    "scaled_softmax_backward: what is masked has no gradient and is not read; NaN stays in "
+    "its row") {
+  heed::rows<float> weights = scaled_softmax(testing::random_rows<float>(3, 5, 10)),
+                    grad = testing::random_rows<float>(3, 5, 11);
+  weights.row(0).setZero();  // sees nothing
+  weights(1, 2) = 0;
+  heed::rows<float> clean = scaled_softmax_backward(weights, grad);
+  grad.row(0).setConstant(std::numeric_limits<float>::quiet_NaN());
+  grad(1, 2) = std::numeric_limits<float>::infinity();
+  CHECK(scaled_softmax_backward(weights, grad) == clean);
+  CHECK(clean.row(0).isZero(0));
+  CHECK(clean(1, 2) == 0);
+  grad(1, 3) = std::numeric_limits<float>::quiet_NaN();
+  const heed::rows<float> got = scaled_softmax_backward(weights, grad);
+  CHECK(std::isnan(got(1, 0)));
+  CHECK(got(1, 2) == 0);
+  CHECK(got.row(2) == clean.row(2));
+  weights(2, 1) = std::numeric_limits<float>::quiet_NaN();
+  CHECK(scaled_softmax_backward(weights, grad).row(2).array().isNaN().all());
+}
+
+TEST_CASE("scaled_softmax_backward takes any expression, and refuses what does not fit") {
+  const heed::rows<float> weights = scaled_softmax(testing::random_rows<float>(3, 5, 12)),
+                          grad = testing::random_rows<float>(3, 5, 13);
+  const Eigen::MatrixXf columns = weights;
+  CHECK(scaled_softmax_backward(columns, grad) == scaled_softmax_backward(weights, grad));
+  CHECK(scaled_softmax_backward(weights, grad + heed::rows<float>::Zero(3, 5)) ==
+        scaled_softmax_backward(weights, grad));
+  CHECK(scaled_softmax_backward(heed::rows<float>(0, 3), heed::rows<float>(0, 3)).rows() == 0);
+  testing::check_refused([&] { scaled_softmax_backward(weights, grad.topRows(2)); },
+                         {"heed::scaled_softmax_backward: grad_weights: rows 2", "rows 3"});
+  testing::check_refused([&] { scaled_softmax_backward(weights, grad.leftCols(2)); },
+                         {"grad_weights: columns 2", "columns 5"});
+  testing::check_refused([&] { scaled_softmax_backward(weights, grad, infinity); },
+                         {"heed::scaled_softmax_backward: scale", "inf"});
+  const Eigen::Map<const heed::rows<float>> nowhere(nullptr, 3, 5);
+  testing::check_refused([&] { scaled_softmax_backward(weights, nowhere); },
+                         {"grad_weights: a null pointer"});
 }

@@ -26,8 +26,9 @@ HEED_NAMESPACE_BEGIN
 ///                         key = heed::rows<float>::Random(10, 64),
 ///                         value = heed::rows<float>::Random(10, 32);
 /// const auto forward = heed::attention_with_lse(query, key, value);
-/// const heed::rows<float> grad_out = heed::rows<float>::Ones(6, 32);  // the loss is the sum of
-/// out const auto gradient =
+/// // the loss is the sum of out
+/// const heed::rows<float> grad_out = heed::rows<float>::Ones(6, 32);
+/// const auto gradient =
 ///     heed::attention_backward(query, key, value, forward.out, forward.lse, grad_out);
 /// assert(gradient.key.rows() == 10 && gradient.value.cols() == 32);
 /// @endcode
@@ -77,6 +78,24 @@ void attention_backward_into(const Query& query, const Key& key, const Value& va
                                     writable_view(grad_query), writable_view(grad_key),
                                     writable_view(grad_value), options, terms...),
       memory);
+}
+
+/// The bytes that attention_backward_into takes of its workspace for such arguments.
+template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query,
+          typename Key, typename Value, typename Out, typename Lse, typename GradOut,
+          typename GradQuery, typename GradKey, typename GradValue, typename... Terms>
+size_type attention_backward_workspace_bytes(const Query& query, const Key& key, const Value& value,
+                                             const Out& out, const Lse& lse,
+                                             const GradOut& grad_out, GradQuery&& grad_query,
+                                             GradKey&& grad_key, GradValue&& grad_value,
+                                             const attention_options& options = {},
+                                             const Terms&... terms) {
+  constexpr const char* name = "attention_backward_workspace_bytes";
+  const detail::backward_inputs<Scalar, Dk, Dv, Query, Key, Value, Out, Lse, GradOut> in(
+      name, query, key, value, out, lse, grad_out);
+  return detail::bytes_of(detail::make_backward_problem(
+      name, in.query, in.key, in.value, in.out, in.lse, in.grad_out, writable_view(grad_query),
+      writable_view(grad_key), writable_view(grad_value), options, terms...));
 }
 
 /// The gradients of multi_head_attention_into: batches and heads through strided views.
@@ -169,6 +188,20 @@ void ragged_attention_backward_into(
           "ragged_attention_backward_into", query_starts, key_starts, query, key, value, out, lse,
           grad_out, grad_query, grad_key, grad_value, options, terms...),
       memory);
+}
+
+/// The bytes that ragged_attention_backward_into takes of its workspace for such arguments.
+template <typename Query, typename Key, typename Value, typename Out, typename Lse,
+          typename GradOut, typename Scalar, typename... Terms>
+size_type ragged_attention_backward_workspace_bytes(
+    const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
+    const tensor_view<Out>& out, const tensor_view<Lse>& lse, const tensor_view<GradOut>& grad_out,
+    const tensor_view<Scalar>& grad_query, const tensor_view<Scalar>& grad_key,
+    const tensor_view<Scalar>& grad_value, const index_list& query_starts,
+    const index_list& key_starts, const attention_options& options, const Terms&... terms) {
+  return detail::bytes_of(detail::make_ragged_backward_problem<Scalar>(
+      "ragged_attention_backward_workspace_bytes", query_starts, key_starts, query, key, value, out,
+      lse, grad_out, grad_query, grad_key, grad_value, options, terms...));
 }
 
 /// The same for the reference.

@@ -109,18 +109,46 @@ auto grad_bias(Matrix&& values) {
 }
 
 /// Where the gradient of the term `alibi` goes: one slope a query head.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const Eigen::VectorXf slope = Eigen::VectorXf::Constant(1, 0.5f);
+/// Eigen::VectorXf gradient(1);
+/// const auto forward = heed::attention_with_lse(x, x, x, {}, heed::alibi(slope));
+/// heed::attention_backward(x, x, x, forward.out, forward.lse, x, {}, heed::alibi(slope),
+///                          heed::grad_alibi(gradient));
+/// @endcode
 template <typename Vector>
 auto grad_alibi(Vector&& slopes) {
   return detail::make_grad_head_term<detail::alibi_tag>(slopes);
 }
 
 /// Where the gradient of the term `sinks` goes: one logit a query head.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const Eigen::VectorXf logit = Eigen::VectorXf::Constant(1, 2.0f);
+/// Eigen::VectorXf gradient(1);
+/// const auto forward = heed::attention_with_lse(x, x, x, {}, heed::sinks(logit));
+/// heed::attention_backward(x, x, x, forward.out, forward.lse, forward.out, {}, heed::sinks(logit),
+///                          heed::grad_sinks(gradient));
+/// assert(gradient(0) < 0);  // half the square of the output falls as the sink grows
+/// @endcode
 template <typename Vector>
 auto grad_sinks(Vector&& logits) {
   return detail::make_grad_head_term<detail::sinks_tag>(logits);
 }
 
 /// Where the gradient of the term `logit_scales` goes: one factor a query head.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const Eigen::VectorXf factor = Eigen::VectorXf::Ones(1);
+/// Eigen::VectorXf gradient(1);
+/// const auto forward = heed::attention_with_lse(x, x, x, {}, heed::logit_scales(factor));
+/// heed::attention_backward(x, x, x, forward.out, forward.lse, x, {}, heed::logit_scales(factor),
+///                          heed::grad_logit_scales(gradient));
+/// @endcode
 template <typename Vector>
 auto grad_logit_scales(Vector&& factors) {
   return detail::make_grad_head_term<detail::logit_scales_tag>(factors);

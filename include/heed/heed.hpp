@@ -14,9 +14,11 @@
 #include <heed/execution.hpp>
 #include <heed/executor.hpp>
 #include <heed/failure.hpp>
+#include <heed/gradient_terms.hpp>
 #include <heed/isa.hpp>
 #include <heed/kv_cache.hpp>
 #include <heed/latent.hpp>
+#include <heed/latent_backward.hpp>
 #include <heed/linear_attention.hpp>
 #include <heed/linear_options.hpp>
 #include <heed/merge.hpp>
@@ -25,6 +27,7 @@
 #include <heed/paged_kv_cache.hpp>
 #include <heed/position.hpp>
 #include <heed/projection.hpp>
+#include <heed/projection_backward.hpp>
 #include <heed/ragged.hpp>
 #include <heed/reference.hpp>
 #include <heed/reference_backward.hpp>

@@ -95,6 +95,45 @@ void copy_columns(const matrix_view<From>& from, const matrix_view<Scalar>& to) 
   for (size_type i = 0; i < to.rows; ++i)
     for (size_type c = 0; c < to.cols; ++c) to(i, c) = from(i, c);
 }
+/// Head h of a matrix whose heads are side by side in its columns.
+template <typename Scalar>
+matrix_view<Scalar> packed_head(const tensor_view<Scalar>& packed, size_type heads, size_type h) {
+  return split_heads(packed, heads).head(0, h, 0, packed.rows);
+}
+
+/// What a head's query is multiplied with the cache by: q W_UK_h of its plain part, and its rotated
+/// part.
+template <typename Scalar>
+void absorb_queries(const tensor_view<const Scalar>& query, const latent_weights<Scalar>& w,
+                    const tensor_view<Scalar>& absorbed, const attention_options& options,
+                    workspace& memory) {
+  const size_type heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope();
+  for (size_type h = 0; h < heads; ++h) {
+    const auto from = packed_head(query, heads, h);
+    const auto to = packed_head(absorbed, heads, h);
+    project<Scalar, 1>(columns_of(from, 0, d_nope),
+                       {{head_weight(w.w_uk, heads, h, false), columns_of(to, 0, d_c)}}, options,
+                       memory);
+    copy_columns(columns_of(from, d_nope, w.rope_dim), columns_of(to, d_c, w.rope_dim));
+  }
+}
+
+/// Every head's keys [c W_UK_h, k_r] and values c W_UV_h.
+template <typename Scalar>
+void expand_latent(const tensor_view<const Scalar>& latent, const latent_weights<Scalar>& w,
+                   const tensor_view<Scalar>& keys, const tensor_view<Scalar>& values,
+                   const attention_options& options, workspace& memory) {
+  const size_type heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope();
+  const auto cached = whole(latent);
+  for (size_type h = 0; h < heads; ++h) {
+    const auto key = packed_head(keys, heads, h);
+    project<Scalar, 2>(columns_of(cached, 0, d_c),
+                       {{head_weight(w.w_uk, heads, h, true), columns_of(key, 0, d_nope)},
+                        {head_weight(w.w_uv, heads, h, true), packed_head(values, heads, h)}},
+                       options, memory);
+    copy_columns(columns_of(cached, d_c, w.rope_dim), columns_of(key, d_nope, w.rope_dim));
+  }
+}
 }  // namespace detail
 
 /// Latent attention in its absorbed form, for decoding: the cache is read once for all heads and
@@ -118,25 +157,13 @@ rows<Scalar> latent_attention(const Query& query, const Latent& latent,
                               const attention_options& options = {}, const Terms&... terms) {
   detail::check_latent("latent_attention", query, latent, w);
   detail::check_options<accumulator_t<Scalar>>("latent_attention", options);
-  const size_type n = query.rows(), heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(),
-                  d_v = w.d_v(), width = d_c + w.rope_dim;
+  const size_type n = query.rows(), heads = w.num_heads, d_c = w.d_c();
   const detail::input<Scalar, Query> q(query);
   const detail::input<Scalar, Latent> cache(latent);
-  rows<Scalar> absorbed(n, heads * width), summed(n, heads * d_c), out(n, heads * d_v);
+  rows<Scalar> absorbed(n, heads * (d_c + w.rope_dim)), summed(n, heads * d_c),
+      out(n, heads * w.d_v());
   workspace memory;
-  const auto head_of = [&](const auto& packed, size_type h) {
-    return split_heads(packed, heads).head(0, h, 0, n);
-  };
-  for (size_type h = 0; h < heads; ++h) {
-    const auto plain = head_of(q.view, h);
-    const auto whole = head_of(writable_view(absorbed), h);
-    detail::project<Scalar, 1>(
-        detail::columns_of(plain, 0, d_nope),
-        {{detail::head_weight(w.w_uk, heads, h, false), detail::columns_of(whole, 0, d_c)}},
-        options, memory);
-    detail::copy_columns(detail::columns_of(plain, d_nope, w.rope_dim),
-                         detail::columns_of(whole, d_c, w.rope_dim));
-  }
+  detail::absorb_queries(q.view, w, writable_view(absorbed), options, memory);
   tensor_view<const Scalar> value = cache.view;
   value.cols = d_c;
   detail::forward(
@@ -145,10 +172,10 @@ rows<Scalar> latent_attention(const Query& query, const Latent& latent,
                                    detail::latent_options(options, w), terms...),
       memory);
   for (size_type h = 0; h < heads; ++h)
-    detail::project<Scalar, 1>(
-        head_of(view(summed), h),
-        {{detail::head_weight(w.w_uv, heads, h, true), head_of(writable_view(out), h)}}, options,
-        memory);
+    detail::project<Scalar, 1>(detail::packed_head(view(summed), heads, h),
+                               {{detail::head_weight(w.w_uv, heads, h, true),
+                                 detail::packed_head(writable_view(out), heads, h)}},
+                               options, memory);
   return out;
 }
 
@@ -171,24 +198,13 @@ rows<Scalar> expanded_latent_attention(const Query& query, const Latent& latent,
                                        const Terms&... terms) {
   detail::check_latent("expanded_latent_attention", query, latent, w);
   detail::check_options<accumulator_t<Scalar>>("expanded_latent_attention", options);
-  const size_type heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope(), d_v = w.d_v(),
-                  width = d_nope + w.rope_dim, n = latent.rows();
+  const size_type heads = w.num_heads, d_v = w.d_v(), n = latent.rows();
   const detail::input<Scalar, Query> q(query);
   const detail::input<Scalar, Latent> cache(latent);
-  rows<Scalar> keys(n, heads * width), values(n, heads * d_v), out(query.rows(), heads * d_v);
+  rows<Scalar> keys(n, heads * (w.d_nope() + w.rope_dim)), values(n, heads * d_v),
+      out(query.rows(), heads * d_v);
   workspace memory;
-  const auto cached = detail::whole(cache.view);
-  for (size_type h = 0; h < heads; ++h) {
-    const auto key = split_heads(writable_view(keys), heads).head(0, h, 0, n);
-    detail::project<Scalar, 2>(
-        detail::columns_of(cached, 0, d_c),
-        {{detail::head_weight(w.w_uk, heads, h, true), detail::columns_of(key, 0, d_nope)},
-         {detail::head_weight(w.w_uv, heads, h, true),
-          split_heads(writable_view(values), heads).head(0, h, 0, n)}},
-        options, memory);
-    detail::copy_columns(detail::columns_of(cached, d_c, w.rope_dim),
-                         detail::columns_of(key, d_nope, w.rope_dim));
-  }
+  detail::expand_latent(cache.view, w, writable_view(keys), writable_view(values), options, memory);
   detail::forward(
       detail::make_problem<Scalar>("expanded_latent_attention", split_heads(q.view, heads),
                                    split_heads(view(keys), heads), split_heads(view(values), heads),

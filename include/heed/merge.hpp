@@ -4,8 +4,11 @@
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/number.hpp>
 
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <iterator>
+#include <vector>
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
@@ -55,6 +58,49 @@ void add_part(Result& merged, const Result& part) {
   merge_part(merged.out, merged.lse, part.out, part.lse);
 }
 
+/// The gradients of `count` parts from those of the merged result. With the shares p = exp(lse_part
+/// - lse): d_out_part = p d_out, d_lse_part = p (d_lse + d_out . (out_part - out)).
+template <typename Scalar, int Dv>
+void merge_backward(const attention_result<Scalar, Dv>* const* parts, std::size_t count,
+                    const attention_result<Scalar, Dv>& grad,
+                    attention_result<Scalar, Dv>* grad_parts) {
+  using Acc = accumulator_t<Scalar>;
+  using std::exp;
+  constexpr const char* name = "merge_backward";
+  if (count == 0) fail("heed::merge_backward: there must be at least one part, but there are 0");
+  const size_type n_q = grad.out.rows(), d_v = grad.out.cols();
+  check_equal(name, "grad: lse", grad.lse.size(), "its n_q", n_q);
+  for (std::size_t n = 0; n < count; ++n) {
+    check_equal(name, "part: n_q", parts[n]->out.rows(), "grad's n_q", n_q);
+    check_equal(name, "part: head_dim", parts[n]->out.cols(), "grad's head_dim", d_v);
+    check_equal(name, "part: lse", parts[n]->lse.size(), "grad's n_q", n_q);
+  }
+  std::vector<Acc> shares(count, Acc(0)), dots(count, Acc(0));
+  for (size_type i = 0; i < n_q; ++i) {
+    const auto saw_keys = [&](std::size_t n) { return !is_negative_infinity(parts[n]->lse(i)); };
+    Acc largest(0), sum(0), mean(0);
+    std::size_t seen = 0;
+    for (std::size_t n = 0; n < count; ++n)
+      if (saw_keys(n) && (seen++ == 0 || largest < parts[n]->lse(i))) largest = parts[n]->lse(i);
+    for (std::size_t n = 0; n < count; ++n) {
+      shares[n] = dots[n] = Acc(0);
+      if (!saw_keys(n)) continue;
+      shares[n] = seen == 1 ? Acc(1) : Acc(exp(Acc(parts[n]->lse(i) - largest)));
+      sum += shares[n];
+      for (size_type c = 0; c < d_v; ++c)
+        dots[n] += Acc(Acc(grad.out(i, c)) * Acc(parts[n]->out(i, c)));
+    }
+    for (std::size_t n = 0; n < count; ++n)
+      if (saw_keys(n)) mean += Acc(Acc(shares[n] /= sum) * dots[n]);
+    for (std::size_t n = 0; n < count; ++n) {
+      const bool saw = saw_keys(n);
+      for (size_type c = 0; c < d_v; ++c)
+        grad_parts[n].out(i, c) = Scalar(saw ? Acc(shares[n] * Acc(grad.out(i, c))) : Acc(0));
+      grad_parts[n].lse(i) = saw ? Acc(shares[n] * Acc(grad.lse(i) + Acc(dots[n] - mean))) : Acc(0);
+    }
+  }
+}
+
 }  // namespace detail
 
 /// The attention of the same queries over all the keys of two disjoint parts, from each part's
@@ -90,6 +136,53 @@ Result merge(Iterator first, Iterator last) {
   Result merged = detail::first_part(*first);
   for (++first; first != last; ++first) detail::add_part(merged, *first);
   return merged;
+}
+
+/// The gradients with respect to out and lse of both parts of merge(a, b), from those with respect
+/// to the merged out and lse: grad, where an lse that the loss does not look at has zeros.
+///
+/// A part's lse gradient is what the term grad_lse takes to attention_backward. A part that saw no
+/// key has gradients of 0 and its output is not read; a row in which two parts saw keys and one's
+/// lse is +infinity or NaN has NaN. Throws std::invalid_argument where sizes differ.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const rows query = rows::Random(6, 64), key = rows::Random(10, 64),
+///            value = rows::Random(10, 32);
+/// const auto a = heed::attention_with_lse(query, key.topRows(4), value.topRows(4));
+/// const auto b = heed::attention_with_lse(query, key.bottomRows(6), value.bottomRows(6));
+/// heed::attention_result<float> grad(6, 32);
+/// grad.out.setOnes();  // the loss is the sum of the merged out
+/// grad.lse.setZero();
+/// const auto parts = heed::merge_backward(a, b, grad);
+/// const auto of_a =
+///     heed::attention_backward(query, key.topRows(4), value.topRows(4), a.out, a.lse,
+///                              parts[0].out, {}, heed::grad_lse(parts[0].lse));
+/// assert(of_a.key.rows() == 4);
+/// @endcode
+template <typename Scalar, int Dv>
+std::array<attention_result<Scalar, Dv>, 2> merge_backward(
+    const attention_result<Scalar, Dv>& a, const attention_result<Scalar, Dv>& b,
+    const attention_result<Scalar, Dv>& grad) {
+  using Result = attention_result<Scalar, Dv>;
+  const Result* const parts[] = {&a, &b};
+  std::array<Result, 2> gradients{Result(a.out.rows(), a.out.cols()),
+                                  Result(b.out.rows(), b.out.cols())};
+  detail::merge_backward(parts, 2, grad, gradients.data());
+  return gradients;
+}
+
+/// The same for any number of parts: a gradient for each of [first, last), in order.
+template <typename Iterator, typename Result = typename std::iterator_traits<Iterator>::value_type>
+std::vector<Result> merge_backward(Iterator first, Iterator last, const Result& grad) {
+  std::vector<const Result*> parts;
+  std::vector<Result> gradients;
+  for (; first != last; ++first) {
+    parts.push_back(&*first);
+    gradients.emplace_back((*first).out.rows(), (*first).out.cols());
+  }
+  detail::merge_backward(parts.data(), parts.size(), grad, gradients.data());
+  return gradients;
 }
 
 HEED_NAMESPACE_END

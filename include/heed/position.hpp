@@ -33,6 +33,11 @@ row_vector<Scalar> alibi_slopes(size_type num_heads) {
 /// rotary_dim / 2 (`half_split`, GPT-NeoX, llama).
 enum class rope_layout : unsigned char { half_split, interleaved };
 
+/// Which way pairs turn. `backward` is the gradient of `forward`: by the negative angles and with
+/// the same magnitude, so from the gradient with respect to rotated queries to that with respect to
+/// queries. Where the magnitude is 1 (all scalings but yarn) it is the inverse too.
+enum class rope_direction : unsigned char { forward, backward };
+
 /// How the frequencies are changed for contexts longer than the model was trained on.
 enum class rope_scaling : unsigned char {
   none,
@@ -68,6 +73,7 @@ struct rope_options {
   /// gpt-oss does not round.
   bool truncate = true;
   size_type sequence_length = 0;  ///< how many tokens the sequence has, 1 or more (dynamic_ntk)
+  rope_direction direction = rope_direction::forward;  ///< backward: the gradient (apply_rope)
 };
 
 /// The parameters of a rotation: the angle of a pair is position * frequencies(pair); yarn also
@@ -83,6 +89,11 @@ inline void check_layout(const char* function, rope_layout layout) {
     fail_with("heed::", function, ": layout must be half_split or interleaved, but is ",
               int(layout));
 }
+inline void check_direction(const char* function, rope_direction direction) {
+  if (direction > rope_direction::backward)
+    fail_with("heed::", function, ": direction must be forward or backward, but is ",
+              int(direction));
+}
 /// The parameters of a ramp are checked where the scaling has one.
 inline void check_rope(const char* function, size_type head_dim, const rope_options& options) {
   const size_type rotary = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
@@ -90,6 +101,7 @@ inline void check_rope(const char* function, size_type head_dim, const rope_opti
     fail_with("heed::", function, ": rotary_dim must be even and at most head_dim ", head_dim,
               ", but is ", rotary);
   check_layout(function, options.layout);
+  check_direction(function, options.direction);
   const rope_scaling scaling = options.scaling;
   if (scaling > rope_scaling::dynamic_ntk)
     fail_with("heed::", function,
@@ -209,6 +221,11 @@ inline rope_frequencies_result rope_frequencies(size_type head_dim,
 }
 
 namespace detail {
+/// What the angle or the sine of a rotation is multiplied by.
+constexpr double sign_of(rope_direction direction) {
+  return direction == rope_direction::backward ? -1 : 1;
+}
+
 /// Turns the pair (a, b) by the angle whose cosine and sine are given.
 template <typename Scalar, typename Acc>
 void turn(Scalar& a, Scalar& b, Acc cos, Acc sin) {
@@ -246,8 +263,9 @@ void rotate_token(const tensor_view<Scalar>& x, size_type b, size_type i, size_t
 /// Rotates every head of x [B, H, n, d] in place with tables of cosines and sines that are given:
 /// cos and sin are [positions, rotary_dim / 2] and token i of batch entry b takes row positions(b *
 /// n + i) of them. The rotary_dim is twice the tables' columns; elements past it stay as they are.
-/// Throws std::invalid_argument where the sizes do not fit together, a position is not in the
-/// tables, or x overlaps the tables, the positions or itself.
+/// With rope_direction::backward the sines count with the other sign: the gradient. Throws
+/// std::invalid_argument where the sizes do not fit together, a position is not in the tables, or x
+/// overlaps the tables, the positions or itself.
 ///
 /// @code
 /// heed::rows<float> query =
@@ -262,11 +280,14 @@ void rotate_token(const tensor_view<Scalar>& x, size_type b, size_type i, size_t
 template <typename Scalar, typename Cos, typename Sin>
 void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos,
                  const Eigen::DenseBase<Sin>& sin, const index_list& positions,
-                 rope_layout layout = rope_layout::half_split) {
+                 rope_layout layout = rope_layout::half_split,
+                 rope_direction direction = rope_direction::forward) {
+  using Acc = accumulator_t<Scalar>;
   detail::check_view("rotate_into", "x", x);
   detail::check_memory("rotate_into", "cos", cos);
   detail::check_memory("rotate_into", "sin", sin);
   detail::check_layout("rotate_into", layout);
+  detail::check_direction("rotate_into", direction);
   detail::check_equal("rotate_into", "sin: rows", sin.rows(), "cos's rows", cos.rows());
   detail::check_equal("rotate_into", "sin: columns", sin.cols(), "cos's columns", cos.cols());
   detail::check_list("rotate_into", "positions", positions);
@@ -281,24 +302,31 @@ void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos,
   detail::check_apart("rotate_into", {"x", x}, "cos", cos, "sin", sin, "positions", positions);
   const auto& cosines = detail::table_of(cos);
   const auto& sines = detail::table_of(sin);
+  const Acc sign(detail::sign_of(direction));
   for (size_type b = 0; b < x.batch; ++b)
     for (size_type i = 0; i < x.rows; ++i) {
       const size_type position = positions[b * x.rows + i];
       detail::rotate_token(
           x, b, i, 0, cosines.cols(), cosines.cols(), layout,
           [&](size_type c) { return cosines(position, c); },
-          [&](size_type c) { return sines(position, c); });
+          [&](size_type c) { return Acc(Acc(sines(position, c)) * sign); });
     }
 }
 
 /// Rotary position embedding of every head of x [B, H, n, d] in place; token i of every batch entry
 /// has position first_position + i. Apply it to queries and keys before attention; angles are
-/// computed in double. Throws as rope_frequencies does, for positions that no index can hold, and
-/// where x overlaps itself. Allocates nothing.
+/// computed in double. With options.direction backward, the gradient with respect to x from that
+/// with respect to the rotated x, in place too. Throws as rope_frequencies does, for positions that
+/// no index can hold, and where x overlaps itself. Allocates nothing.
 ///
 /// @code
 /// heed::rows<float> query = heed::rows<float>::Random(10, 64);  // one head
-/// heed::apply_rope(heed::writable_view(query));
+/// const heed::rows<float> before = query;
+/// heed::rope_options options;
+/// heed::apply_rope(heed::writable_view(query), options);
+/// options.direction = heed::rope_direction::backward;
+/// heed::apply_rope(heed::writable_view(query), options);
+/// assert((query - before).norm() < 1e-4f);
 /// @endcode
 template <typename Scalar>
 void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {},
@@ -311,7 +339,7 @@ void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {},
     detail::fail_with("heed::apply_rope: first_position ", first_position, " and ", x.rows,
                       " tokens are more than an index can hold");
   constexpr size_type most = 64;  // pairs at a time: those of a usual head
-  const double magnitude = rope.magnitude();
+  const double magnitude = rope.magnitude(), sign = detail::sign_of(options.direction);
   double frequency[most];
   Acc cos[most], sin[most];
   for (size_type first = 0; first < rope.pairs(); first += most) {
@@ -321,7 +349,7 @@ void apply_rope(const tensor_view<Scalar>& x, const rope_options& options = {},
       for (size_type c = first; c < last; ++c) {
         const double angle = double(first_position + i) * frequency[c - first];
         cos[c - first] = Acc(magnitude * std::cos(angle));
-        sin[c - first] = Acc(magnitude * std::sin(angle));
+        sin[c - first] = Acc(sign * magnitude * std::sin(angle));
       }
       for (size_type b = 0; b < x.batch; ++b)
         detail::rotate_token(

@@ -27,36 +27,36 @@ struct qkv {
 namespace detail {
 /// x and one weight must have one scalar type.
 template <typename X, typename Weight>
-constexpr void check_projection_types() {
+struct projection_fits : std::true_type {
   static_assert(is_eigen<X> && is_eigen<Weight>,
                 "x and the weights must be Eigen matrices, Maps, blocks or expressions");
   static_assert(std::is_same<typename scalar_of<X>::type, typename scalar_of<Weight>::type>::value,
                 "x and the weights must have one scalar type: cast the others to it");
-}
+};
 
 template <typename Scalar>
 matrix_view<Scalar> whole(const tensor_view<Scalar>& view) {
   return view.head(0, 0, 0, view.rows);
 }
 
-/// The options, and the bytes that a plan sets aside for rows of d_model numbers: strides of 0
+/// The options, and the bytes that a plan sets aside for rows of `depth` numbers: strides of 0
 /// allow any, but they must be a number.
 template <typename Scalar>
-void check_projection(const char* function, size_type d_model, const attention_options& options) {
+void check_projection(const char* function, size_type depth, const attention_options& options,
+                      const char* what = "scratch for x's d_model, in bytes") {
   constexpr size_type a_column = size_type{1} << 16;  // bytes at most, of a worker
   check_options<accumulator_t<Scalar>>(function, options);
-  product(function, "scratch for x's d_model, in bytes",
-          {d_model, a_column, workers_of(options.execution)});
+  product(function, what, {depth, a_column, workers_of(options.execution)});
 }
 
 /// x and one weight, checked.
 template <typename X, typename Weight>
 struct projection_inputs {
+  static_assert(projection_fits<X, Weight>::value);
   using scalar = typename X::Scalar;
   projection_inputs(const char* name, const X& given_x, const Weight& given_weight,
                     const attention_options& options)
       : x(given_x), weight(given_weight) {
-    check_projection_types<X, Weight>();
     check_projection<scalar>(name, given_x.cols(), options);
     check_equal(name, "weight: rows", given_weight.rows(), "x's d_model", given_x.cols());
     check_view(name, "x", x.view);
@@ -86,7 +86,7 @@ void project_one(const char* name, const X& x, const Weight& weight, Out&& out,
 template <typename X, typename Weight>
 auto projected(const char* name, const X& x, const Weight& weight,
                const attention_options& options) {
-  check_projection_types<X, Weight>();
+  static_assert(projection_fits<X, Weight>::value);
   check_equal(name, "weight: rows", weight.rows(), "x's d_model", x.cols());
   rows<typename X::Scalar, Weight::ColsAtCompileTime> out(x.rows(), weight.cols());
   workspace memory;
@@ -94,34 +94,55 @@ auto projected(const char* name, const X& x, const Weight& weight,
   return out;
 }
 
+/// x and the three weights, checked.
+template <typename X, typename Wq, typename Wk, typename Wv>
+struct qkv_inputs {
+  static_assert(projection_fits<X, Wq>::value && projection_fits<X, Wk>::value &&
+                projection_fits<X, Wv>::value);
+  using scalar = typename X::Scalar;
+  qkv_inputs(const char* name, const X& given_x, const Wq& given_q, const Wk& given_k,
+             const Wv& given_v, const attention_options& options)
+      : x(given_x), w_q(given_q), w_k(given_k), w_v(given_v) {
+    check_projection<scalar>(name, given_x.cols(), options);
+    check_equal(name, "w_q: rows", given_q.rows(), "x's d_model", given_x.cols());
+    check_equal(name, "w_k: rows", given_k.rows(), "x's d_model", given_x.cols());
+    check_equal(name, "w_v: rows", given_v.rows(), "x's d_model", given_x.cols());
+    check_view(name, "x", x.view);
+    check_view(name, "w_q", w_q.view);
+    check_view(name, "w_k", w_k.view);
+    check_view(name, "w_v", w_v.view);
+  }
+  auto project(const attention_options& options, workspace& memory) const {
+    qkv<scalar, Wq::ColsAtCompileTime, Wk::ColsAtCompileTime, Wv::ColsAtCompileTime> out(
+        x.view.rows, w_q.view.cols, w_k.view.cols, w_v.view.cols);
+    detail::project<scalar, 3>(whole(x.view),
+                               {{whole(w_q.view), whole(writable_view(out.query))},
+                                {whole(w_k.view), whole(writable_view(out.key))},
+                                {whole(w_v.view), whole(writable_view(out.value))}},
+                               options, memory);
+    return out;
+  }
+  input<scalar, X> x;
+  input<scalar, Wq> w_q;
+  input<scalar, Wk> w_k;
+  input<scalar, Wv> w_v;
+};
+
 template <typename X, typename Wq, typename Wk, typename Wv>
 auto projected_qkv(const char* name, const X& x, const Wq& w_q, const Wk& w_k, const Wv& w_v,
                    const attention_options& options) {
-  check_projection_types<X, Wq>();
-  check_projection_types<X, Wk>();
-  check_projection_types<X, Wv>();
-  using Scalar = typename X::Scalar;
-  check_projection<Scalar>(name, x.cols(), options);
-  check_equal(name, "w_q: rows", w_q.rows(), "x's d_model", x.cols());
-  check_equal(name, "w_k: rows", w_k.rows(), "x's d_model", x.cols());
-  check_equal(name, "w_v: rows", w_v.rows(), "x's d_model", x.cols());
-  const input<Scalar, X> x_in(x);
-  const input<Scalar, Wq> q_in(w_q);
-  const input<Scalar, Wk> k_in(w_k);
-  const input<Scalar, Wv> v_in(w_v);
-  check_view(name, "x", x_in.view);
-  check_view(name, "w_q", q_in.view);
-  check_view(name, "w_k", k_in.view);
-  check_view(name, "w_v", v_in.view);
-  qkv<Scalar, Wq::ColsAtCompileTime, Wk::ColsAtCompileTime, Wv::ColsAtCompileTime> out(
-      x.rows(), w_q.cols(), w_k.cols(), w_v.cols());
   workspace memory;
-  project<Scalar, 3>(whole(x_in.view),
-                     {{whole(q_in.view), whole(writable_view(out.query))},
-                      {whole(k_in.view), whole(writable_view(out.key))},
-                      {whole(v_in.view), whole(writable_view(out.value))}},
-                     options, memory);
-  return out;
+  return qkv_inputs<X, Wq, Wk, Wv>(name, x, w_q, w_k, w_v, options).project(options, memory);
+}
+
+/// The columns of a multi-head layer's weights, and w_o's rows.
+inline void check_layer(const char* name, size_type q_cols, size_type k_cols, size_type v_cols,
+                        size_type o_rows, const packed_heads& heads) {
+  check_multiple(name, "w_q", q_cols, "columns", "num_heads", heads.num_heads);
+  check_multiple(name, "w_k", k_cols, "columns", "num_kv_heads", heads.num_kv_heads);
+  check_multiple(name, "w_v", v_cols, "columns", "num_kv_heads", heads.num_kv_heads);
+  check_equal(name, "w_o: rows", o_rows, "num_heads * d_v",
+              heads.num_heads * (v_cols / heads.num_kv_heads));
 }
 }  // namespace detail
 
@@ -236,12 +257,8 @@ auto multi_head_self_attention(const X& x, const Wq& w_q, const Wk& w_k, const W
                                const Wo& w_o, const packed_heads& heads,
                                const attention_options& options = {}, const Terms&... terms) {
   constexpr const char* name = "multi_head_self_attention";
-  detail::check_projection_types<X, Wo>();
-  detail::check_multiple(name, "w_q", w_q.cols(), "columns", "num_heads", heads.num_heads);
-  detail::check_multiple(name, "w_k", w_k.cols(), "columns", "num_kv_heads", heads.num_kv_heads);
-  detail::check_multiple(name, "w_v", w_v.cols(), "columns", "num_kv_heads", heads.num_kv_heads);
-  detail::check_equal(name, "w_o: rows", w_o.rows(), "num_heads * d_v",
-                      heads.num_heads * (w_v.cols() / heads.num_kv_heads));
+  static_assert(detail::projection_fits<X, Wo>::value);
+  detail::check_layer(name, w_q.cols(), w_k.cols(), w_v.cols(), w_o.rows(), heads);
   const auto in = detail::projected_qkv(name, x, w_q, w_k, w_v, options);
   return detail::projected(
       name, detail::packed_attention(name, in.query, in.key, in.value, heads, options, terms...),

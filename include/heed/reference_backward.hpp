@@ -110,6 +110,18 @@ void reference_backward(const backward_problem<Scalar, Out>& p) {
 /// The gradients of a loss with respect to query, key and value, computed directly in O(n_q n_kv d)
 /// time for any scalar type with the arithmetic, exp and tanh: the oracle of attention_backward,
 /// whose arguments it takes.
+///
+/// @code
+/// using rows = heed::rows<double>;
+/// const rows query = rows::Random(6, 8), key = rows::Random(10, 8), value = rows::Random(10, 4),
+///            grad_out = rows::Ones(6, 4);
+/// const auto forward = heed::reference_attention_with_lse(query, key, value);
+/// const auto want = heed::reference_attention_backward(query, key, value, forward.out, forward.lse,
+///                                                      grad_out);
+/// const auto got =
+///     heed::attention_backward(query, key, value, forward.out, forward.lse, grad_out);
+/// assert((got.key - want.key).norm() < 1e-13);
+/// @endcode
 template <typename Scalar = deduced, int Dk = Eigen::Dynamic, int Dv = Dk, typename Query,
           typename Key, typename Value, typename Out, typename Lse, typename GradOut,
           typename... Terms>

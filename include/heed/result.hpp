@@ -17,4 +17,12 @@ struct attention_result {
   row_vector<accumulator_t<Scalar>> lse;  ///< n_q
 };
 
+/// The gradients of attention with respect to its inputs, by their names.
+template <typename Scalar, int Dk = Eigen::Dynamic, int Dv = Eigen::Dynamic>
+struct attention_gradients {
+  rows<Scalar, Dk> query;  ///< n_q x Dk
+  rows<Scalar, Dk> key;    ///< n_kv x Dk
+  rows<Scalar, Dv> value;  ///< n_kv x Dv
+};
+
 HEED_NAMESPACE_END

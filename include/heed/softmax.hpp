@@ -6,6 +6,8 @@
 #include <heed/detail/score.hpp>
 
 #include <cmath>
+#include <limits>
+#include <type_traits>
 
 HEED_NAMESPACE_BEGIN
 
@@ -54,6 +56,62 @@ auto scaled_softmax(const Scores& scores, double scale = 1) {
       weights(i, j) = Scalar(empty ? Acc(0) : Acc(row(j) / sum));
   }
   return weights;
+}
+
+/// The gradient with respect to the scores of scaled_softmax(scores, scale), from its result and
+/// the gradient with respect to that: scale * P_ij (dP_ij - sum_k P_ik dP_ik).
+///
+/// weights and grad_weights n_q x n_kv, of one scalar type -> n_q x n_kv. A score whose weight is 0
+/// has a gradient of 0, and its grad_weights is not read: masked scores, and rows of only those.
+/// half and bfloat16 are summed up in float. Throws std::invalid_argument for sizes that differ and
+/// for a scale as scaled_softmax does.
+///
+/// @code
+/// const Eigen::MatrixXf scores = Eigen::MatrixXf::Random(6, 10);
+/// const Eigen::MatrixXf grad_weights = Eigen::MatrixXf::Random(6, 10);
+/// const auto weights = heed::scaled_softmax(scores, 0.125);
+/// const auto grad_scores = heed::scaled_softmax_backward(weights, grad_weights, 0.125);
+/// assert(grad_scores.rowwise().sum().norm() < 1e-5f);  // more for all changes nothing
+/// @endcode
+template <typename Weights, typename GradWeights>
+auto scaled_softmax_backward(const Weights& weights, const GradWeights& grad_weights,
+                             double scale = 1) {
+  constexpr const char* name = "scaled_softmax_backward";
+  static_assert(detail::is_eigen<Weights> && detail::is_eigen<GradWeights>,
+                "scaled_softmax_backward takes Eigen matrices or expressions");
+  using Scalar = typename detail::scalar_of<Weights>::type;
+  static_assert(std::is_same<Scalar, typename detail::scalar_of<GradWeights>::type>::value,
+                "weights and grad_weights must have one scalar type: cast one to the other's");
+  static_assert(detail::is_real<Scalar>,
+                "scaled_softmax_backward takes real numbers with fractions: cast whole numbers, "
+                "split complex ones");
+  using Acc = accumulator_t<Scalar>;
+  detail::check_number<Acc>(name, "scale", scale);
+  detail::check_equal(name, "grad_weights: rows", grad_weights.rows(), "weights' rows",
+                      weights.rows());
+  detail::check_equal(name, "grad_weights: columns", grad_weights.cols(), "weights' columns",
+                      weights.cols());
+
+  const detail::input<Scalar, Weights> p(weights);
+  const detail::input<Scalar, GradWeights> dp(grad_weights);
+  detail::check_view(name, "weights", p.view);
+  detail::check_view(name, "grad_weights", dp.view);
+  rows<Scalar, Weights::ColsAtCompileTime> grad_scores(p.view.rows, p.view.cols);
+  for (size_type i = 0; i < grad_scores.rows(); ++i) {
+    Acc mean(0);
+    for (size_type j = 0; j < grad_scores.cols(); ++j) {
+      const Acc weight(p.view(0, 0, i, j));
+      if (!detail::is_zero(weight)) mean += Acc(weight * Acc(dp.view(0, 0, i, j)));
+    }
+    for (size_type j = 0; j < grad_scores.cols(); ++j) {
+      const Acc weight(p.view(0, 0, i, j));
+      grad_scores(i, j) =
+          Scalar(detail::is_zero(weight)
+                     ? Acc(0)
+                     : Acc(Acc(Acc(scale) * weight) * Acc(Acc(dp.view(0, 0, i, j)) - mean)));
+    }
+  }
+  return grad_scores;
 }
 
 HEED_NAMESPACE_END

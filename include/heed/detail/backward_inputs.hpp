@@ -1,17 +1,11 @@
 #pragma once
 
 #include <heed/detail/inputs.hpp>
+#include <heed/result.hpp>
+
+#include <type_traits>
 
 HEED_NAMESPACE_BEGIN
-
-/// The gradients of attention with respect to its inputs, by their names.
-template <typename Scalar, int Dk = Eigen::Dynamic, int Dv = Eigen::Dynamic>
-struct attention_gradients {
-  rows<Scalar, Dk> query;  ///< n_q x Dk
-  rows<Scalar, Dk> key;    ///< n_kv x Dk
-  rows<Scalar, Dv> value;  ///< n_kv x Dv
-};
-
 namespace detail {
 
 /// The inputs of a backward call of one head as views, with the type of the result.
@@ -56,6 +50,23 @@ class backward_inputs : public inputs<Scalar, Dk, Dv, Query, Key, Value> {
   tensor_view<const lse_scalar> lse;
   tensor_view<const grad_scalar> grad_out;
 };
+
+/// Looks at the type of a gradient that comes in.
+template <typename Scalar, typename Grad>
+struct grad_fits : std::true_type {
+  static_assert(is_eigen<Grad>, "a gradient must be an Eigen matrix, Map, block or expression");
+  static_assert(std::is_same<Scalar, typename scalar_of<Grad>::type>::value,
+                "a gradient must have the scalar type of what it is the gradient of");
+};
+/// A gradient that comes in, of a product: a row for each of x, and the columns of a weight.
+template <typename Scalar, typename Grad>
+void check_grad(const char* function, const char* what, const Grad& grad, size_type n,
+                const char* weight, size_type cols) {
+  static_assert(grad_fits<Scalar, Grad>::value);
+  check_memory(function, what, grad);
+  check_axis(function, what, "rows", grad.rows(), "x", n);
+  check_axis(function, what, "columns", grad.cols(), weight, cols);
+}
 
 }  // namespace detail
 HEED_NAMESPACE_END

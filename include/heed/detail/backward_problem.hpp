@@ -86,6 +86,7 @@ void check_outputs_apart(const char* function, const backward_problem<Scalar, Ou
         p.terms.grad_logit_scales);
   check({"grad_alibi", p.terms.grad_alibi}, {"grad_sinks", p.terms.grad_sinks}, "grad_logit_scales",
         p.terms.grad_logit_scales);
+  check({"grad_logit_scales", p.terms.grad_logit_scales}, {"", std::optional<index_list>()});
 }
 
 /// Checks every argument of `function` and makes the problem of them.

@@ -48,6 +48,8 @@ gemm_plan plan_projections(const matrix_view<const Scalar>& x,
   }
   if (x.rows == 0 || plan.panels == 0) return plan;
   plan.block = (std::min)(x.rows, gemm_rows);
+  if (!std::is_same<Scalar, accumulator_t<Scalar>>::value || x.col_stride != 1)
+    plan.block = (std::min)(plan.block, gemm_copied_rows(x.cols));
   const size_type row_blocks = (x.rows + plan.block - 1) / plan.block;
   const size_type wanted = workers_of(options.execution) == 1
                                ? 1
@@ -112,6 +114,12 @@ size_type bytes_of(const matrix_view<const Scalar>& x,
   } else {
     return 0;
   }
+}
+
+/// Rows as columns.
+template <typename Scalar>
+matrix_view<const Scalar> transposed(const matrix_view<Scalar>& m) {
+  return {m.data, m.cols, m.rows, m.col_stride, m.row_stride};
 }
 
 /// A strided view as Eigen's own.

@@ -36,6 +36,13 @@ constexpr size gemm_depth = 512;
 /// small compared with the multiplications.
 constexpr size gemm_rows = 256;
 
+/// The most where rows of x are copied first, as those of a transposed x are: rows of a number for
+/// each token may be long. The copy is 4 MiB of floats at most, or 32 rows.
+constexpr size gemm_copied_rows(size depth) {
+  const size rows = (size{1} << 20) / depth / 32 * 32;
+  return rows < 32 ? 32 : rows;
+}
+
 /// Up to so many rows reading the weights is the work, and gemm_few is the faster kernel.
 constexpr size gemm_few_rows = 4;
 
