@@ -231,6 +231,88 @@ TEMPLATE_TEST_CASE(
   CHECK(heed::attention_workspace_bytes(e.query, e.key, e.value) == 0);
 }
 
+TEMPLATE_TEST_CASE(
+    "the gradient allocates nothing once its workspace has grown, whatever its terms, and takes "
+    "what multi_head_attention_backward_workspace_bytes says",
+    "", float, double, Eigen::bfloat16, Eigen::half) {
+  using Acc = heed::accumulator_t<TestType>;
+  const heed::size_type batch = 2, heads = 4, kv_heads = 2, d_k = 24, d_v = 16;
+  for (const heed::size_type n_kv : {0, 40, 300})
+    for (const heed::size_type n_q : {0, 1, 130}) {
+      const auto query = testing::random_rows<TestType>(batch * n_q, heads * d_k, 1),
+                 key = testing::random_rows<TestType>(batch * n_kv, kv_heads * d_k, 2),
+                 value = testing::random_rows<TestType>(batch * n_kv, kv_heads * d_v, 3),
+                 grad_out = testing::random_rows<TestType>(batch * n_q, heads * d_v, 4);
+      const Eigen::Matrix<TestType, Eigen::Dynamic, Eigen::Dynamic> columns = grad_out;
+      heed::rows<TestType> out = grad_out, grad_query = query, grad_key = key, grad_value = value;
+      Eigen::Matrix<TestType, Eigen::Dynamic, Eigen::Dynamic> grad_columns = query;
+      const heed::rows<Acc> lse = heed::rows<Acc>::Zero(batch * n_q, heads);
+      const auto bias = testing::random_rows<Acc>(n_q, n_kv, 5);
+      heed::rows<Acc> grad_bias = bias;
+      const auto keep = testing::random_mask(n_q, n_kv, 6);
+      const heed::row_vector<Acc> ones = heed::row_vector<Acc>::Constant(heads, Acc(1));
+      heed::row_vector<Acc> grad_of_heads = ones;
+      const std::vector<heed::size_type> lengths{n_kv / 2, n_kv};
+      const heed::block_mask blocks = heed::block_mask::of(odd, 1, 1, n_q, n_kv, 16, 64);
+      const auto half = [](Acc, heed::size_type, heed::size_type, heed::size_type,
+                           heed::size_type) { return Acc(1); };
+      for (const std::string form : {"plain", "column-major", "causal", "softcap", "keep", "bias",
+                                     "alibi", "sinks", "logit_scales", "grad_lse", "key_lengths",
+                                     "blocks", "score_function", "mask_function", "dropout"}) {
+        CAPTURE(n_q, n_kv, form);
+        const auto is = [&](const char* name) { return form == name; };
+        heed::attention_options options;
+        if (is("causal")) options.causal = heed::causal::bottom_right;
+        if (is("softcap")) options.softcap = 5;
+        const auto with_arguments = [&](const auto& call) {
+          using heed::view;
+          using heed::when;
+          using heed::writable_view;
+          const auto apart = is("column-major");
+          return call(
+              split(view(query), heads, batch), split(view(key), kv_heads, batch),
+              split(view(value), kv_heads, batch), split(writable_view(out), heads, batch),
+              split(view(lse), heads, batch),
+              split(apart ? view(columns) : view(grad_out), heads, batch),
+              split(apart ? writable_view(grad_columns) : writable_view(grad_query), heads, batch),
+              split(writable_view(grad_key), kv_heads, batch),
+              split(writable_view(grad_value), kv_heads, batch), when(is("keep"), heed::keep(keep)),
+              when(is("bias"), heed::bias(bias)), when(is("bias"), heed::grad_bias(grad_bias)),
+              when(is("alibi"), heed::alibi(ones)),
+              when(is("alibi"), heed::grad_alibi(grad_of_heads)),
+              when(is("sinks"), heed::sinks(ones)),
+              when(is("sinks"), heed::grad_sinks(grad_of_heads)),
+              when(is("logit_scales"), heed::logit_scales(ones)),
+              when(is("logit_scales"), heed::grad_logit_scales(grad_of_heads)),
+              when(is("grad_lse"), heed::grad_lse(split(view(lse), heads, batch))),
+              when(is("key_lengths"), heed::key_lengths(lengths)),
+              when(is("blocks"), heed::blocks(blocks)),
+              when(is("score_function"), heed::score_function(slower_for<TestType>(), half)),
+              when(is("mask_function"), heed::mask_function(odd)),
+              when(is("dropout"), heed::dropout(0.3, 7)));
+        };
+        check_call(
+            options,
+            [&](const auto& on, heed::workspace& memory) {
+              with_arguments([&](const auto& q, const auto& k, const auto& v, const auto& o,
+                                 const auto& l, const auto& g, const auto& dq, const auto& dk,
+                                 const auto& dv, const auto&... terms) {
+                heed::multi_head_attention_backward_into(q, k, v, o, l, g, dq, dk, dv, on, memory,
+                                                         terms...);
+              });
+            },
+            [&](const auto& on) {
+              return with_arguments([&](const auto& q, const auto& k, const auto& v, const auto& o,
+                                        const auto& l, const auto& g, const auto& dq,
+                                        const auto& dk, const auto& dv, const auto&... terms) {
+                return heed::multi_head_attention_backward_workspace_bytes(q, k, v, o, l, g, dq, dk,
+                                                                           dv, on, terms...);
+              });
+            });
+      }
+    }
+}
+
 TEST_CASE("a ragged batch allocates nothing once its workspace has grown") {
   const heed::size_type heads = 4, kv_heads = 2, d = 16;
   const std::vector<std::int32_t> query_starts{0, 1, 1, 61, 65}, key_starts{0, 700, 700, 760, 2260};
@@ -252,7 +334,30 @@ TEST_CASE("a ragged batch allocates nothing once its workspace has grown") {
           return heed::ragged_attention_workspace_bytes(q, k, k, query_starts, key_starts, on,
                                                         heed::score_function(slower));
         });
+    const heed::rows<float> lse = heed::rows<float>::Zero(65, heads);
+    heed::rows<float> grad_query = query, grad_key = key, grad_value = key;
+    check_call(options, [&](const auto& on, heed::workspace& memory) {
+      heed::ragged_attention_backward_into(
+          q, k, k, split(heed::writable_view(out), heads), split(heed::view(lse), heads), q,
+          split(heed::writable_view(grad_query), heads),
+          split(heed::writable_view(grad_key), kv_heads),
+          split(heed::writable_view(grad_value), kv_heads), query_starts, key_starts, on, memory);
+    });
   }
+}
+
+TEST_CASE("the gradient of one head allocates nothing once its workspace has grown") {
+  for (const heed::size_type n_q : {1, 100})
+    for (const heed::size_type n_kv : {1, 300}) {
+      CAPTURE(n_q, n_kv);
+      const testing::example<float> e(n_q, n_kv, 32, 24);
+      const heed::attention_result<float> forward = e.reference();
+      heed::rows<float> dq = e.query, dk = e.key, dv = e.value;
+      check_call(heed::attention_options(), [&](const auto& on, heed::workspace& memory) {
+        heed::attention_backward_into(e.query, e.key, e.value, forward.out, forward.lse,
+                                      forward.out, dq, dk, dv, on, memory);
+      });
+    }
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "support/gradient.hpp"
 #include "support/isas.hpp"
 #include "support/variations.hpp"
 
@@ -55,11 +56,73 @@ void check_attention(heed::isa target) {
         });
 }
 
+template <typename Scalar>
+void check_backward(heed::isa target) {
+  std::vector<testing::sizes> all = testing::edge_sizes();
+  for (const testing::sizes& more : {testing::sizes{200, 200, 64, 64}, {130, 260, 128, 128}})
+    all.push_back(more);
+  for (const testing::sizes& s : all)
+    testing::for_each_variation<Scalar>(
+        s, [&](const testing::example<Scalar>& forward, const std::string& name) {
+          INFO(name << ", " << s.n_q << " x " << s.n_kv << ", d " << s.d_k << ", " << s.d_v << ", "
+                    << testing::name_of(target));
+          const testing::backward_example<Scalar> e(forward);
+          heed::rows<Scalar> grad_query(s.n_q, s.d_k), grad_key(s.n_kv, s.d_k),
+              grad_value(s.n_kv, s.d_v);
+          heed::workspace memory;
+          poison(memory);
+          std::string raised;
+          e.run([&](const auto& query, const auto& key, const auto& value, const auto& out,
+                    const auto& lse, const auto& grad_out, heed::attention_options options,
+                    const auto&... terms) {
+            options.execution.target = target;
+            raised = raised_by([&] {
+              heed::attention_backward_into(query, key, value, out, lse, grad_out, grad_query,
+                                            grad_key, grad_value, options, memory, terms...);
+            });
+            return heed::attention_gradients<Scalar>{grad_query, grad_key, grad_value};
+          });
+          CHECK(raised == "");
+        });
+}
+
 }  // namespace
 
 TEMPLATE_TEST_CASE("attention raises no invalid operation and no division by zero", "", float,
                    double, Eigen::bfloat16, Eigen::half) {
   for (const heed::isa target : testing::isas()) check_attention<TestType>(target);
+}
+
+TEMPLATE_TEST_CASE("its gradients raise none either", "", float, double, Eigen::bfloat16,
+                   Eigen::half) {
+  for (const heed::isa target : testing::isas()) {
+    check_backward<TestType>(target);
+    // what changes weights and scores, with sums of what heads learn
+    using Acc = heed::accumulator_t<TestType>;
+    const testing::backward_example<TestType> e(testing::example<TestType>(110, 130, 20, 33));
+    const heed::row_vector<Acc> factors = heed::row_vector<Acc>::Constant(1, Acc(1.25));
+    heed::row_vector<Acc> grad_factors(1);
+    heed::rows<TestType> grad_query(110, 20), grad_key(130, 20), grad_value(130, 33);
+    heed::attention_options options;
+    options.execution.target = target;
+    options.causal = heed::causal::bottom_right;
+    options.softcap = 2;
+    const auto masks = [](Acc score, auto, auto, auto i, auto j) {
+      return (i + j) % 7 == 3 ? -std::numeric_limits<Acc>::infinity() : score / 2;
+    };
+    const auto half = [](Acc, auto, auto, auto, auto) { return Acc(0.5); };
+    heed::workspace memory;
+    poison(memory);
+    INFO(testing::name_of(target));
+    CHECK(raised_by([&] {
+            heed::attention_backward_into(
+                e.forward.query, e.forward.key, e.forward.value, e.out, e.lse, e.grad_out,
+                grad_query, grad_key, grad_value, options, memory, heed::logit_scales(factors),
+                heed::grad_logit_scales(grad_factors), heed::dropout(0.3, 7),
+                heed::score_function(masks, half),
+                heed::mask_function([](auto, auto, auto i, auto j) { return (i * j) % 5 != 1; }));
+          }) == "");
+  }
 }
 
 TEMPLATE_TEST_CASE("projections, caches and linear forms raise none either", "", float, double,

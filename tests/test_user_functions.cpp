@@ -32,6 +32,19 @@ struct batch_of_two {
   auto keys() const { return heed::bhnd(key.data(), 2, 1, n_kv, 8); }
   auto values() const { return heed::bhnd(value.data(), 2, 1, n_kv, 4); }
   auto outs() { return heed::bhnd(out.data(), 2, 2, n_q, 4); }
+
+  /// The gradients, of any results.
+  template <typename... Terms>
+  void backward(const heed::attention_options& options, heed::workspace& memory,
+                const Terms&... terms) {
+    const heed::rows<float> lse = heed::rows<float>::Zero(4 * n_q, 1);
+    heed::rows<float> dq(4 * n_q, 8), dk(2 * n_kv, 8), dv(2 * n_kv, 4);
+    out.setZero();
+    heed::multi_head_attention_backward_into(
+        queries(), keys(), values(), outs(), heed::bhnd(lse.data(), 2, 2, n_q, 1), outs(),
+        heed::bhnd(dq.data(), 2, 2, n_q, 8), heed::bhnd(dk.data(), 2, 1, n_kv, 8),
+        heed::bhnd(dv.data(), 2, 1, n_kv, 4), options, memory, terms...);
+  }
 };
 
 /// Counts the pairs that it is called for and those of them that it should not be. `first_key` and
@@ -68,8 +81,13 @@ void check_asked(record& r, const Call& call) {
     r.look(b, i, j);
     return true;
   };
+  const auto derivative = [&](float, heed::size_type b, heed::size_type, heed::size_type i,
+                              heed::size_type j) {
+    r.look(b, i, j);
+    return 1.0f;
+  };
   r.asked = r.hidden = 0;
-  call(heed::score_function(same));
+  call(heed::score_function(same, derivative));  // the derivative: of a backward call alone
   CHECK(r.hidden == 0);
   const long asked = r.asked;
   call(heed::mask_function(all));
@@ -112,6 +130,10 @@ TEST_CASE("functions are called only for pairs that position and lengths leave v
             heed::multi_head_attention_into(e.queries(), e.keys(), e.values(), e.outs(), {}, on,
                                             memory, heed::key_lengths(lengths), term);
           });
+          if (n_q * n_kv <= 300 * 300)
+            check_asked(r, [&](const auto& term) {
+              e.backward(on, memory, heed::key_lengths(lengths), term);
+            });
         }
         if (n_q * n_kv > 70 * 300) return;
         check_asked(r, [&](const auto& term) {

@@ -7,6 +7,7 @@
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -140,10 +141,11 @@ heed::tensor_view<Scalar> view_of(const tensor& t, Scalar* data) {
   return heed::bhnd(data, shape[0], shape[1], shape[2], shape[3]);
 }
 
-/// Compares the result of a path with an output of the case.
+/// Compares the result of a path with an output of the case. `share`: by how much of its largest
+/// number the output may be wrong besides.
 template <typename Scalar>
 void compare(const test_case& c, const std::string& path, const std::string& output,
-             const heed::row_vector<Scalar>& got, failures& failed) {
+             const heed::row_vector<Scalar>& got, failures& failed, double share = 0) {
   const auto found = c.outputs.find(output);
   if (found == c.outputs.end()) throw malformed("output " + output + " is missing");
   c.compared.insert(output);
@@ -155,10 +157,13 @@ void compare(const test_case& c, const std::string& path, const std::string& out
     throw malformed("output " + output + " has " + std::to_string(want.size()) +
                     " numbers, but the inputs call for " + std::to_string(got.size()));
 
+  double slack = 0;
+  for (const double w : want)
+    if (std::isfinite(w)) slack = (std::max)(slack, share * std::abs(w));
   std::size_t wrong = 0, first = 0;
   for (std::size_t n = 0; n < want.size(); ++n) {
     const double g = static_cast<double>(got(static_cast<heed::size_type>(n))), w = want[n];
-    const bool same = std::isfinite(w) ? std::abs(g - w) <= c.atol + c.rtol * std::abs(w)
+    const bool same = std::isfinite(w) ? std::abs(g - w) <= c.atol + c.rtol * std::abs(w) + slack
                       : std::isnan(w)  ? std::isnan(g)
                                        : g == w;
     if (!same && wrong++ == 0) first = n;

@@ -7,7 +7,7 @@ namespace conformance {
 // Each op runs a case through every path of the library that can compute it, and adds a sentence
 // for each that is wrong.
 void run_attention(const test_case& c, failures& failed);
-void run_gradient(const test_case& c, failures& failed);  // the forward half: o and lse
+void run_gradient(const test_case& c, failures& failed);
 void run_merge(const test_case& c, failures& failed);
 void run_varlen(const test_case& c, failures& failed);
 void run_gated_linear(const test_case& c, failures& failed);
