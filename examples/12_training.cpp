@@ -137,10 +137,11 @@ double foretell(learner<float>& l, const batch& unseen) {
     segment += letter(target), guesses += letter(guess), marks += guess == target ? '^' : ' ';
     right += guess == target;
   }
-  std::cout << "\nA segment that it has never seen, and what it expects when it comes again (at the "
-               "first token it cannot know yet\nthat it does):\n\n  "
-            << segment << "\n  " << guesses << "\n  " << marks << "  " << right << " of " << half
-            << " right\n";
+  std::cout
+      << "\nA segment that it has never seen, and what it expects when it comes again (at the "
+         "first token it cannot know yet\nthat it does):\n\n  "
+      << segment << "\n  " << guesses << "\n  " << marks << "  " << right << " of " << half
+      << " right\n";
   return double(right) / double(half);
 }
 
