@@ -302,7 +302,7 @@ void rotate_into(const tensor_view<Scalar>& x, const Eigen::DenseBase<Cos>& cos,
   detail::check_apart("rotate_into", {"x", x}, "cos", cos, "sin", sin, "positions", positions);
   const auto& cosines = detail::table_of(cos);
   const auto& sines = detail::table_of(sin);
-  const Acc sign(detail::sign_of(direction));
+  const Acc sign = Acc(detail::sign_of(direction));
   for (size_type b = 0; b < x.batch; ++b)
     for (size_type i = 0; i < x.rows; ++i) {
       const size_type position = positions[b * x.rows + i];
