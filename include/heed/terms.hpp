@@ -10,6 +10,7 @@
 #include <Eigen/Core>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 HEED_NAMESPACE_BEGIN
 
@@ -137,6 +138,42 @@ detail::bias_term<std::remove_const_t<Scalar>> bias(const repeated_view<Scalar>&
 template <typename Derived>
 detail::bias_term<typename Derived::Scalar> bias(const Eigen::DenseBase<Derived>& values) {
   return bias(view(values));
+}
+
+/// A mask for each sequence of a batch whose sequences have sizes of their own: entry b of `masks`
+/// is [1, heads, n_q, n_kv] of sequence b, each 1 or the sequence's; true = attend.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(5, 64);
+/// heed::rows<bool> first = heed::rows<bool>::Constant(2, 2, true), second(3, 3);
+/// second.setConstant(true);
+/// first(0, 1) = false;
+/// const std::vector<heed::tensor_view<const bool>> masks{heed::view(first), heed::view(second)};
+/// const std::vector<int> starts{0, 2, 5};
+/// heed::rows<float> out(5, 64);
+/// heed::workspace memory;
+/// heed::ragged_attention_into(heed::view(x), heed::view(x), heed::view(x),
+///                             heed::writable_view(out), {}, starts, starts, {}, memory,
+///                             heed::keep_each(masks));
+/// @endcode
+inline detail::each_term<const bool, detail::keep_term> keep_each(
+    const std::vector<tensor_view<const bool>>& masks) {
+  return {masks.data(), static_cast<size_type>(masks.size())};
+}
+
+/// The same for numbers that are added to the scores, as `bias` adds them.
+template <typename Scalar>
+detail::each_term<const Scalar, detail::bias_term<Scalar>> bias_each(
+    const std::vector<tensor_view<const Scalar>>& biases) {
+  return {biases.data(), static_cast<size_type>(biases.size())};
+}
+
+/// A mask for each sequence in bits, 1 = attend: those of sequence b begin at byte starts[b], and
+/// bit i * n_kv + j of them (the lowest of a byte first) is query i and key j (FlashInfer's
+/// custom_mask and its indptr, where each sequence begins with a byte).
+inline detail::packed_bits_term packed_keep_bits(const std::vector<std::uint8_t>& bytes,
+                                                 const index_list& starts) {
+  return {bytes.data(), static_cast<size_type>(bytes.size()), starts};
 }
 
 /// Attention with linear biases: adds -slope * |i + n_kv - n_q - j|, one slope per query head

@@ -131,11 +131,11 @@ class backward_run {
   }
   /// The number of head h of sequence b among all rows, or blocks, of queries.
   size_type first_row(size_type b, size_type h) const {
-    return (p.forward.entry(b) * p.forward.num_heads() + h) * plan.head_rows +
+    return (p.forward.query_entry(b) * p.forward.num_heads() + h) * plan.head_rows +
            p.forward.first_query(b);
   }
   size_type first_block(size_type b, size_type h) const {
-    return (p.forward.entry(b) * p.forward.num_heads() + h) * plan.head_blocks +
+    return (p.forward.query_entry(b) * p.forward.num_heads() + h) * plan.head_blocks +
            plan_type::first_block(p.forward, b);
   }
   strided_rows<Acc> query_sums(size_type b, size_type h) const {

@@ -26,13 +26,13 @@ struct backward_problem {
   template <typename Element>
   matrix_view<Element> query_rows(const tensor_view<Element>& rows, size_type b,
                                   size_type h) const {
-    return rows.head(forward.entry(b), h, forward.first_query(b), forward.n_q(b));
+    return rows.head(forward.query_entry(b), h, forward.first_query(b), forward.n_q(b));
   }
   /// Those past a sequence's length too: their gradient is 0.
   template <typename Element>
   matrix_view<Element> key_rows(const tensor_view<Element>& rows, size_type b, size_type h) const {
     const size_type count = forward.ragged() ? forward.n_kv(b) : forward.key.rows;
-    return rows.head(forward.entry(b), h, forward.first_key(b), count);
+    return rows.head(forward.key_entry(b), h, forward.first_key(b), count);
   }
   /// The gradient that comes in for the log-sum-exp of query i of head h of sequence b.
   accumulator grad_lse(size_type b, size_type h, size_type i) const {
@@ -65,9 +65,8 @@ void check_gradient_terms(const char* function, const backward_problem<Scalar, O
 }
 
 /// Every output is apart from all that is read and from the outputs after it.
-template <typename Scalar, typename Out, typename... More>
-void check_outputs_apart(const char* function, const backward_problem<Scalar, Out>& p,
-                         const More&... starts) {
+template <typename Scalar, typename Out>
+void check_outputs_apart(const char* function, const backward_problem<Scalar, Out>& p) {
   const auto& terms = p.forward.terms;
   const auto check = [&](const named_region& first, const named_region& second,
                          const auto&... others) {
@@ -76,7 +75,8 @@ void check_outputs_apart(const char* function, const backward_problem<Scalar, Ou
                 p.grad_out, "grad_lse", p.terms.grad_lse, "keep", terms.keep, "keep",
                 terms.keep_bytes, "keep_bits", terms.keep_bits, "bias", terms.bias, "alibi: slopes",
                 terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
-                terms.logit_scales, "key_lengths", terms.key_lengths, starts..., others...);
+                terms.logit_scales, "key_lengths", terms.key_lengths, "query_starts",
+                p.forward.query_starts(), "key_starts", p.forward.key_starts(), others...);
   };
   check({"grad_query", p.grad_query}, {"grad_key", p.grad_key}, "grad_value", p.grad_value,
         "grad_bias", p.terms.grad_bias, "grad_alibi", p.terms.grad_alibi, "grad_sinks",

@@ -5,6 +5,7 @@
 #include <heed/detail/number.hpp>
 #include <heed/detail/score.hpp>
 #include <heed/detail/sizes.hpp>
+#include <heed/detail/starts.hpp>
 #include <heed/detail/stored.hpp>
 #include <heed/executor.hpp>
 #include <heed/options.hpp>
@@ -48,16 +49,15 @@ struct problem {
   attention_options options;
   detail::terms<accumulator> terms;
 
-  // A ragged batch: sequence b has these rows of the tensors' one batch entry. Empty: every batch
-  // entry is a sequence.
-  index_list query_starts, key_starts;
-
   // A call on a cache: queries and keys are tokens of a longer sequence, of which the first
   // key.dropped are gone.
   bool cached = false;
 
-  bool ragged() const { return query_starts.size > 0; }
-  size_type batch() const { return ragged() ? query_starts.size - 1 : query.batch; }
+  /// Whether sequences have different numbers of queries, one after the other in one batch entry;
+  /// and whether keys are packed so too, or are those of a cache.
+  bool ragged() const { return bool(terms.starts); }
+  bool packs_keys() const { return terms.starts && terms.starts->packs_keys; }
+  size_type batch() const { return ragged() ? terms.starts->queries.size - 1 : query.batch; }
   size_type num_heads() const { return query.heads; }
   /// Whether a row of keys, and of values, continues with that of the next head: those of a token
   /// are one run of memory.
@@ -67,15 +67,18 @@ struct problem {
   /// Query heads that share one key/value head.
   size_type group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
   size_type n_q(size_type b) const {
-    return ragged() ? query_starts[b + 1] - query_starts[b] : query.rows;
+    return ragged() ? terms.starts->queries[b + 1] - terms.starts->queries[b] : query.rows;
   }
+  index_list query_starts() const { return ragged() ? terms.starts->queries : index_list(); }
+  index_list key_starts() const { return ragged() ? terms.starts->keys : index_list(); }
   /// Where sequence b is: its batch entry, and its first rows there.
-  size_type entry(size_type b) const { return ragged() ? 0 : b; }
-  size_type first_query(size_type b) const { return ragged() ? query_starts[b] : 0; }
-  size_type first_key(size_type b) const { return ragged() ? key_starts[b] : 0; }
+  size_type query_entry(size_type b) const { return ragged() ? 0 : b; }
+  size_type key_entry(size_type b) const { return packs_keys() ? 0 : b; }
+  size_type first_query(size_type b) const { return ragged() ? terms.starts->queries[b] : 0; }
+  size_type first_key(size_type b) const { return packs_keys() ? terms.starts->keys[b] : 0; }
   /// Keys of sequence b that exist; those past them are never read.
   size_type n_kv(size_type b) const {
-    if (ragged()) return key_starts[b + 1] - key_starts[b];
+    if (packs_keys()) return terms.starts->keys[b + 1] - terms.starts->keys[b];
     return terms.key_lengths ? (*terms.key_lengths)[b] : key.length(b);
   }
   /// Whether the next call may differ from this one in the lengths of its sequences alone, from no
@@ -103,13 +106,13 @@ struct problem {
 
   head_problem<Scalar, Stored> head(size_type b, size_type h) const {
     const size_type h_kv = h / group();
-    head_problem<Scalar, Stored> one{query.head(entry(b), h, first_query(b), n_q(b)),
-                                     key.head(entry(b), h_kv, first_key(b), n_kv(b)),
-                                     value.head(entry(b), h_kv, first_key(b), n_kv(b)),
-                                     out.head(entry(b), h, first_query(b), n_q(b)),
+    head_problem<Scalar, Stored> one{query.head(query_entry(b), h, first_query(b), n_q(b)),
+                                     key.head(key_entry(b), h_kv, first_key(b), n_kv(b)),
+                                     value.head(key_entry(b), h_kv, first_key(b), n_kv(b)),
+                                     out.head(query_entry(b), h, first_query(b), n_q(b)),
                                      {},
                                      score(b, h)};
-    if (lse.data) one.lse = lse.head(entry(b), h, first_query(b), n_q(b));
+    if (lse.data) one.lse = lse.head(query_entry(b), h, first_query(b), n_q(b));
     return one;
   }
 
@@ -123,12 +126,14 @@ struct problem {
     score.band = band(b);
     score.b = b;
     score.h = h;
-    if (terms.bias) {
-      const matrix_view<const accumulator> bias = term_head(terms.bias->view, b, h);
+    if (terms.bias || terms.bias_each) {
+      const matrix_view<const accumulator> bias =
+          terms.bias ? term_head(terms.bias->view, b, h) : terms.bias_each->head(b, h);
       score.bias = bias.data, score.bias_row = bias.row_stride, score.bias_col = bias.col_stride;
     }
-    if (terms.keep) {
-      const matrix_view<const bool> keep = term_head(terms.keep->view, b, h);
+    if (terms.keep || terms.keep_each) {
+      const matrix_view<const bool> keep =
+          terms.keep ? term_head(terms.keep->view, b, h) : terms.keep_each->head(b, h);
       score.keep = keep.data, score.keep_row = keep.row_stride, score.keep_col = keep.col_stride;
     }
     if (terms.alibi) {
@@ -138,11 +143,11 @@ struct problem {
     }
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
     // A block is whole for the function, not for bits and bytes.
-    score.blocks.whole_needs_no_hook =
-        terms.function_blocks && !terms.bits_mask.run && !terms.bytes_mask.run;
+    score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.bits_mask.run &&
+                                       !terms.bytes_mask.run && !terms.packed_mask;
     if (terms.score_function.run) score.score_hook = {&run_score_hook, this};
     if (terms.score_derivative.run) score.slope_hook = {&run_slope_hook, this};
-    if (terms.bits_mask.run || terms.bytes_mask.run || terms.mask_function.run)
+    if (terms.bits_mask.run || terms.bytes_mask.run || terms.packed_mask || terms.mask_function.run)
       score.mask_hook = {&run_mask_hook, this};
     if (terms.sinks && !is_negative_infinity(terms.sinks->values[h])) {
       score.has_sink = true;
@@ -189,6 +194,8 @@ struct problem {
     const problem& p = *static_cast<const problem*>(context);
     for (const auto& mask : {p.terms.bits_mask, p.terms.bytes_mask})
       if (mask.run) mask.run(mask.context, b, h, {block, p.band(b)});
+    if (p.terms.packed_mask)
+      p.terms.packed_mask(*p.terms.packed_bits, b, p.n_kv(b), {block, p.band(b)});
     if (p.terms.mask_function.run)
       p.caught.guard([&] {
         p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block));
@@ -223,8 +230,8 @@ void check_options(const char* function, const attention_options& options) {
 template <typename Scalar, typename Stored>
 void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   const auto& terms = p.terms;
-  const size_type batch = p.query.batch, heads = p.query.heads, n_q = p.query.rows,
-                  n_kv = p.key.rows;
+  const size_type batch = p.ragged() ? p.batch() : p.query.batch, heads = p.query.heads,
+                  n_q = p.query.rows, n_kv = p.key.rows;
   const auto check_mask = [&](const char* what, const auto& mask, size_type times,
                               const char* columns, size_type wanted) {
     check_view(function, what, mask);
@@ -310,10 +317,14 @@ void check_scores(const char* function, const problem<Scalar, Stored>& p) {
   const auto& query = p.query;
   const auto &key = p.key, &value = p.value;
   check_view(function, "query", query);
-  check_query_key_value(function, query, key, value, "kv_length");
+  if (p.ragged()) check_ragged(function, p);
+  auto sequences = query;  // each has a batch entry of keys, or all have one
+  if (p.ragged() && !p.packs_keys()) sequences.batch = key.batch;
+  check_query_key_value(function, sequences, key, value, "kv_length");
   if (!is_none(p.lse)) check_row_numbers(function, "lse", p.lse, query, "n_q");
   check_options<accumulator_t<Scalar>>(function, p.options);
   check_terms(function, p);
+  check_each_sequence(function, p);
   check_scratch(function, p);
 }
 
@@ -356,9 +367,10 @@ problem<Scalar, Stored> make_stored_problem(
   const auto& terms = p.terms;
   check_apart(function, {"out", out}, {"lse", lse}, "query", query, "key", key.elements, "value",
               value.elements, "keep", terms.keep, "keep", terms.keep_bytes, "keep_bits",
-              terms.keep_bits, "bias", terms.bias, "alibi: slopes", terms.alibi, "sinks: logits",
-              terms.sinks, "logit_scales: factors", terms.logit_scales, "key_lengths",
-              terms.key_lengths);
+              terms.keep_bits, "packed_keep_bits", terms.packed_bits, "bias", terms.bias,
+              "alibi: slopes", terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
+              terms.logit_scales, "key_lengths", terms.key_lengths, "query_starts",
+              p.query_starts(), "key_starts", p.key_starts());
   return p;
 }
 
