@@ -27,18 +27,20 @@ struct attention_weights_result : attention_result<Scalar, Dv> {
 };
 
 namespace detail {
-/// The weights of rows [first_row, first_row + count) of one head; num_keys columns, of which those
-/// past the head's keys are 0. A score and an lse of several thousand are rounded by more than a
-/// weight may be wrong by, so a row is divided by its own sum: the lse only says whether the row
-/// saw anything.
+/// The weights of rows [first_row, first_row + count) of head (b, h), a column for each row of keys
+/// in memory; 0 for those that are not the sequence's. A score and an lse of several thousand are
+/// rounded by more than a weight may be wrong by, so a row is divided by its own sum: the lse only
+/// says whether the row saw anything.
 template <typename Scalar, typename Stored>
-rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, size_type first_row,
-                                       size_type count, size_type num_keys) {
+rows<accumulator_t<Scalar>> weights_of(const problem<Scalar, Stored>& call, size_type b,
+                                       size_type h, size_type first_row, size_type count) {
   using Acc = accumulator_t<Scalar>;
   using Sum = std::conditional_t<std::is_same<Acc, float>::value, double, Acc>;
   using std::exp;
   constexpr size_type tile = 128;
+  const head_problem<Scalar, Stored> p = call.head(b, h);
   const score_params<Acc>& score = p.score;
+  const size_type num_keys = p.key.rows;
   rows<Acc> query(count, p.query.cols);
   for (size_type r = 0; r < count; ++r)
     for (size_type c = 0; c < query.cols(); ++c) query(r, c) = Acc(p.query(first_row + r, c));
@@ -70,7 +72,10 @@ rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, si
         weights(r, j) =
             weight_after_dropout(score, Acc(Sum(weights(r, j)) / sum), first_row + r, j);
   }
-  return weights;
+  if (num_keys == call.key.rows) return weights;
+  rows<Acc> of_all_rows = rows<Acc>::Constant(count, call.key.rows, Acc(0));
+  of_all_rows.middleCols(call.skipped(b), num_keys) = weights;
+  return of_all_rows;
 }
 
 /// The problem of query and key alone, whose lse is known.
@@ -108,7 +113,7 @@ class known_lse {
   size_type n_q() const { return in_.query.rows; }
   size_type n_kv() const { return in_.key.rows; }
   rows<accumulator> weights(size_type first_row, size_type count) const {
-    rows<accumulator> some = weights_of(problem_.head(0, 0), first_row, count, n_kv());
+    rows<accumulator> some = weights_of(problem_, 0, 0, first_row, count);
     problem_.rethrow();
     return some;
   }
@@ -175,7 +180,7 @@ auto attention_with_weights(const Query& query, const Key& key, const Value& val
       detail::make_problem("attention_with_weights", in.query, in.key, in.value,
                            writable_view(result.out), writable_view(result.lse), options, terms...);
   detail::forward(problem, memory);
-  result.weights = detail::weights_of(problem.head(0, 0), 0, in.query.rows, in.key.rows);
+  result.weights = detail::weights_of(problem, 0, 0, 0, in.query.rows);
   problem.rethrow();
   return result;
 }
