@@ -65,8 +65,9 @@ void check_gradient_terms(const char* function, const backward_problem<Scalar, O
   }
   if (p.terms.grad_alibi) {
     if (!forward.alibi) missing("grad_alibi", "alibi");
-    check_same_sizes(function, "grad_alibi", p.terms.grad_alibi->view, "alibi: slopes",
-                     forward.alibi->view);
+    const auto& slopes = p.terms.grad_alibi->view;
+    check_equal(function, "grad_alibi", slopes.heads, "query's num_heads", p.forward.num_heads());
+    check_same_sizes(function, "grad_alibi", slopes, "alibi: slopes", forward.alibi->view);
   }
   const auto check_heads = [&](const char* what, const char* name, const auto& gradient,
                                const auto& term) {

@@ -452,8 +452,8 @@ problem<Scalar, Stored> make_stored_problem(
   check_out(function, "out", out, query, value, "n_q");
   p.out = out;
   const auto& terms = p.terms;
-  const auto check = [&](const named_region& first, const named_region& second,
-                         const auto&... others) {
+  const auto are_apart = [&](const named_region& first, const named_region& second,
+                             const auto&... others) {
     check_apart(function, first, second, "query", query, "key", key.elements, "value",
                 value.elements, "keep", terms.keep, "keep", terms.keep_bytes, "keep_bits",
                 terms.keep_bits, "packed_keep_bits", terms.packed_bits, "bias", terms.bias,
@@ -462,8 +462,9 @@ problem<Scalar, Stored> make_stored_problem(
                 terms.first_keys, "query_starts", p.query_starts(), "key_starts", p.key_starts(),
                 others...);
   };
-  check({"out", out}, {"lse", lse}, "max_logits", terms.max_logits);
-  if (terms.max_logits) check({"max_logits", terms.max_logits}, {"", std::optional<index_list>()});
+  are_apart({"out", out}, {"lse", lse}, "max_logits", terms.max_logits);
+  if (terms.max_logits)
+    are_apart({"max_logits", terms.max_logits}, {"", std::optional<index_list>()});
   return p;
 }
 
