@@ -231,8 +231,7 @@ TEST_CASE("a backward call of one head refuses matrices that do not fit, by name
   CHECK((short_gradient.array() == -7).all());
 }
 
-TEST_CASE(
-    "a ragged backward call refuses starts that do not fit and terms that it does not offer") {
+TEST_CASE("a ragged backward call refuses starts that do not fit and terms that it does not have") {
   const heed::rows<float> x = testing::random_rows<float>(10, 8, 1);
   heed::rows<float> lse(10, 1), dq = heed::rows<float>::Constant(10, 8, -7), dk = dq, dv = dq;
   lse.setZero();
@@ -270,11 +269,12 @@ TEST_CASE(
   heed::rows<float> grad_pairs = heed::rows<float>::Constant(10, 10, -7);
   const testing::mask keep = testing::mask::Constant(10, 10, true);
   const std::vector<size_type> lengths{10};
-  refuse_starts(good, good, {"bias", "not offered"}, heed::bias(pairs));
-  refuse_starts(good, good, {"bias", "not offered"}, heed::bias(pairs),
+  refuse_starts(good, good, {"bias", "not supported for ragged batches"}, heed::bias(pairs));
+  refuse_starts(good, good, {"bias", "not supported for ragged batches"}, heed::bias(pairs),
                 heed::grad_bias(grad_pairs));
-  refuse_starts(good, good, {"keep", "not offered"}, heed::keep(keep));
-  refuse_starts(good, good, {"key_lengths", "not offered"}, heed::key_lengths(lengths));
+  refuse_starts(good, good, {"keep", "not supported for ragged batches"}, heed::keep(keep));
+  refuse_starts(good, good, {"key_lengths", "not supported for ragged batches"},
+                heed::key_lengths(lengths));
   CHECK((dq.array() == -7).all());
   CHECK((dk.array() == -7).all());
   CHECK((dv.array() == -7).all());
