@@ -4,14 +4,12 @@
 // last time (an induction head, Olsson et al. 2022), and the loss falls all at once. With --text it
 // learns the characters of a text and writes some of its own.
 
-#include <heed/heatmap.hpp>
-#include <heed/heed.hpp>
-
 #include "support/command_line.hpp"
 #include "support/progress.hpp"
 #include "support/table.hpp"
 #include "support/text.hpp"
 #include "training/checkpoint.hpp"
+#include "training/induction.hpp"
 #include "training/learner.hpp"
 #include "training/plot.hpp"
 #include "training/tasks.hpp"
@@ -22,6 +20,7 @@
 #include <cstdint>
 #include <fstream>
 #include <iostream>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -52,20 +51,26 @@ void resume(learner<float>& l, std::uint64_t task, const std::string& path) {
             << ".\n";
 }
 
-/// Learns the batches of a task up to step `steps`, or until Ctrl-C. After every `every` steps
+/// Learns the batches of a task up to step `steps`, or until Ctrl-C. Some fifty times
 /// report(mean loss) says how it goes, and the checkpoint is saved.
 template <typename Task, typename Report>
-void train(learner<float>& l, const Task& task, const settings& s, size_type steps, size_type every,
+void train(learner<float>& l, const Task& task, const settings& s, size_type steps,
            std::uint64_t task_sum, const Report& report) {
-  support::progress progress(int((steps - l.optimiser.steps + every - 1) / every));
+  if (l.optimiser.steps >= steps) return;
   std::signal(SIGINT, note_interrupt);
+  std::cout << "Ctrl-C ends the training early; what it has learned by then is shown"
+            << (s.checkpoint.empty() ? "" : " and kept") << ".\n\n"
+            << std::flush;
+  const size_type every = (std::max)(size_type{1}, (std::min)(size_type{200}, steps / 50));
+  support::progress progress(int((steps - l.optimiser.steps + every - 1) / every));
   while (l.optimiser.steps < steps && !interrupted) {
     const size_type first = l.optimiser.steps, last = (std::min)(first + every, steps);
     double loss = 0;
-    while (l.optimiser.steps < last && !interrupted)
+    do {
       loss += l.learn(task.at(std::uint64_t(s.seed), l.optimiser.steps));
+    } while (l.optimiser.steps < last && !interrupted);
     progress.step("step " + std::to_string(l.optimiser.steps) + ", " +
-                  report(loss / double((std::max)(size_type(1), l.optimiser.steps - first))));
+                  report(loss / double(l.optimiser.steps - first)));
     if (!s.checkpoint.empty()) save(l, task_sum, s.checkpoint);
   }
   std::signal(SIGINT, SIG_DFL);
@@ -73,7 +78,8 @@ void train(learner<float>& l, const Task& task, const settings& s, size_type ste
   if (interrupted) std::cout << "Stopped after step " << l.optimiser.steps << ".\n";
   if (!s.checkpoint.empty())
     std::cout << "What it learned is in " << support::printable(s.checkpoint)
-              << ": the same command with larger --steps goes on from there.\n\n";
+              << "; the same command" << (interrupted ? "" : " with larger --steps")
+              << " goes on from there.\n\n";
 }
 
 /// What both tasks say of their model.
@@ -84,108 +90,6 @@ std::string describe(const model_size& size) {
 }
 
 // ---- repeated segments
-
-/// How much of its attention a head spends, where the segment comes the second time, on the token
-/// before, and on the token that followed the first time.
-struct habit {
-  double previous = 0, induction = 0;
-};
-
-habit habit_of(learner<float>& l, size_type layer, size_type head, const batch& halves) {
-  habit mean;
-  const size_type n = halves.length, half = n / 2;
-  for (size_type s = 0; s < halves.sequences(); ++s) {
-    const matrix<float> weights = l.model.attention(layer, head, s);
-    mean.previous += double(weights.diagonal(-1).tail(half).mean());
-    mean.induction += double(weights.diagonal(1 - half).tail(half).mean());
-  }
-  mean.previous /= double(halves.sequences());
-  mean.induction /= double(halves.sequences());
-  return mean;
-}
-
-/// The mean loss of the targets of the first and of the second half of the sequences.
-struct two_losses {
-  double first = 0, second = 0;
-};
-
-two_losses losses_of(learner<float>& l, const batch& halves) {
-  l.model.forward(halves);
-  const vector<float> loss = l.model.losses(halves);
-  const matrix<float> table =
-      Eigen::Map<const matrix<float>>(loss.data(), halves.sequences(), halves.length);
-  const size_type half = halves.length / 2;  // the target of its last token is the first repeat
-  return {double(table.leftCols(half - 1).mean()), double(table.rightCols(half).mean())};
-}
-
-/// A token as one letter.
-std::string letter(int token) {
-  return std::string(1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-"[token]);
-}
-
-/// A sequence that the model has never seen, and what it foretells: how much of the repeat is
-/// right.
-double foretell(learner<float>& l, const batch& unseen) {
-  const matrix<float>& logits = l.model.forward(unseen);
-  const size_type half = unseen.length / 2;
-  std::string segment, guesses, marks;
-  int right = 0;
-  for (size_type i = half - 1; i < 2 * half - 1; ++i) {
-    int guess = 0;
-    logits.row(i).maxCoeff(&guess);
-    const int target = unseen.targets[std::size_t(i)];
-    segment += letter(target), guesses += letter(guess), marks += guess == target ? '^' : ' ';
-    right += guess == target;
-  }
-  std::cout
-      << "\nA segment that it has never seen, and what it expects when it comes again (at the "
-         "first token it cannot know yet\nthat it does):\n\n  "
-      << segment << "\n  " << guesses << "\n  " << marks << "  " << right << " of " << half
-      << " right\n";
-  return double(right) / double(half);
-}
-
-/// The attention of every head to one sequence, at one moment of the training.
-struct moment {
-  std::string name;
-  size_type step;
-  std::vector<matrix<float>> maps;  // layer by layer, head by head
-};
-
-moment moment_of(const std::string& name, learner<float>& l) {
-  moment m{name, l.optimiser.steps, {}};
-  const model_size& size = l.model.size();
-  for (size_type i = 0; i < size.layers * size.heads; ++i)
-    m.maps.push_back(l.model.attention(i / size.heads, i % size.heads, 0));
-  return m;
-}
-
-/// One page with every head at every moment, the last layer first.
-std::string page_of(const std::vector<moment>& moments, const model_size& size, const batch& b) {
-  std::vector<std::string> labels;
-  for (size_type i = 0; i < b.length; ++i) labels.push_back(letter(b.tokens[std::size_t(i)]));
-  heed::heatmap_options options;
-  options.title = "A transformer learns to repeat";
-  options.note =
-      "A random segment of " + std::to_string(b.length / 2) +
-      " tokens, twice. Layer 1 looks at what layer 0 made of it. The diagonal of an "
-      "induction head begins halfway down, at the left: each token looks at what followed it "
-      "the first time.";
-  for (const moment& m : moments) {
-    options.note += m.step == moments.front().step ? " Drawn" : ",";
-    options.note += " " + m.name + " (step " + std::to_string(m.step) + ")";
-  }
-  options.note += ".";
-  options.row_name = options.col_name = "token";
-  heed::heatmap_page page(labels, labels, options);
-  for (size_type layer = size.layers; layer-- > 0;)
-    for (size_type head = 0, number = 0; head < size.heads; ++head)
-      for (const moment& m : moments)
-        page.add(
-            m.maps[std::size_t(layer * size.heads + head)], layer, number++,
-            "layer " + std::to_string(layer) + ", head " + std::to_string(head) + ", " + m.name);
-  return page.html();
-}
 
 int learn_to_repeat(const settings& s) {
   repeated_segments task;
@@ -200,7 +104,7 @@ int learn_to_repeat(const settings& s) {
   const size_type half = task.length / 2;
   std::cout << "\nSequences of " << task.length << " tokens out of " << task.vocabulary
             << ": a random segment, and then the same again. Nothing foretells the first time:\n"
-            << "its loss stays at ln " << task.vocabulary << " = "
+            << "its loss cannot fall below ln " << task.vocabulary << " = "
             << fixed(std::log(double(task.vocabulary)), 2)
             << ". Who knows only that the second time brings the same " << half
             << " tokens is at ln " << half << " = " << fixed(std::log(double(half)), 2) << ".\n"
@@ -208,44 +112,40 @@ int learn_to_repeat(const settings& s) {
 
   learner<float> l(size, std::uint64_t(s.seed));
   const batch unseen = task.halves(std::uint64_t(s.seed));
-  two_losses now = losses_of(l, unseen);
-  std::vector<moment> moments{moment_of("before", l)};
+  std::vector<moment> moments{moment_of("before", 0, l.model, unseen)};
   const std::uint64_t sum = checksum(&s.seed, sizeof s.seed);
   resume(l, sum, s.checkpoint);
   const size_type from = l.optimiser.steps;
-  now = losses_of(l, unseen);
+  two_losses now = losses_of(l.model, unseen);
   curve first{'.', "loss of the first time", {now.first}},
       second{'#', "loss of the second time", {now.second}};
-  train(l, task, s, steps, (std::max)(size_type(1), steps / 50), sum, [&](double) {
+  train(l, task, s, steps, sum, [&](double) {
     const double before = now.second, midway = std::log(double(half)) / 2;
-    now = losses_of(l, unseen);
+    now = losses_of(l.model, unseen);
     if (before > midway && now.second <= midway && moments.size() == 1)
-      moments.push_back(moment_of("midway", l));
+      moments.push_back(moment_of("midway", l.optimiser.steps, l.model, unseen));
     first.values.push_back(now.first), second.values.push_back(now.second);
     return "loss of the first time " + fixed(now.first, 2) + ", of the second " +
            fixed(now.second, 2);
   });
-  now = losses_of(l, unseen);
-  moments.push_back(moment_of("after", l));
+  moments.push_back(moment_of("after", l.optimiser.steps, l.model, unseen));
   plot(std::cout, {first, second}, long(from), long(l.optimiser.steps));
 
   std::cout << "\nOf its attention during the second time, what a head spends on the token before "
                "it and on the one that followed the first time:\n\n";
   support::table table({"head", "previous", "induction"});
-  habit best;
+  double best = 0;
   for (size_type i = 0; i < size.layers * size.heads; ++i) {
-    const habit h = habit_of(l, i / size.heads, i % size.heads, unseen);
-    best.previous = (std::max)(best.previous, h.previous);
-    best.induction = (std::max)(best.induction, h.induction);
+    const habit h = habit_of(l.model, i / size.heads, i % size.heads, unseen);
+    best = (std::max)(best, h.induction);
     table.add(
         {"layer " + std::to_string(i / size.heads) + ", head " + std::to_string(i % size.heads),
          fixed(h.previous, 2), fixed(h.induction, 2)});
   }
   table.print(std::cout);
-  foretell(l, unseen);
-  // Without looking back for the same token, a head spends about 1 / half on any, and the loss
-  // stays at ln half.
-  const bool learned = best.induction > 0.4 && now.second < std::log(double(half)) / 2;
+  foretell(l.model, unseen);
+  // Who cannot find the same token again spends about 1 / half on any, and is at ln half.
+  const bool learned = best > 0.4 && now.second < std::log(double(half)) / 4;
   if (!learned) std::cout << "\nNo induction head has formed: it needs more --steps.\n";
   if (!s.quick) {
     page << page_of(moments, size, unseen);
@@ -283,7 +183,7 @@ int learn_a_text(settings s) {
   resume(l, sum, s.checkpoint);
   curve loss{'#', "bits a character", {}};
   const size_type from = l.optimiser.steps;
-  train(l, task, s, steps, (std::max)(size_type(1), steps / 50), sum, [&](double mean) {
+  train(l, task, s, steps, sum, [&](double mean) {
     loss.values.push_back(bits * mean);
     return fixed(bits * mean, 2) + " bits a character";
   });
@@ -298,7 +198,7 @@ int learn_a_text(settings s) {
     std::cout << (c == "\n" ? c : support::printable(c));
   }
   std::cout << "\n";
-  const bool learned = !loss.values.empty() && loss.values.back() < bits * after_one;
+  const bool learned = !loss.values.empty() && loss.values.back() < bits * after_one / 3;
   return learned || !s.quick ? 0 : 1;
 }
 

@@ -1,6 +1,7 @@
 // An output that shares memory with anything else that the call reads or writes is refused; one
 // that only lies between them is not.
 
+#include <heed/backward.hpp>
 #include <heed/causal_conv.hpp>
 #include <heed/delta_rule.hpp>
 #include <heed/kv_cache.hpp>
@@ -185,6 +186,133 @@ TEST_CASE("ragged attention refuses an output that overlaps an input or the star
   check_each("reference_ragged_attention_into", arguments, 2, fill, [&](arena& a) {
     call([](auto&&... all) { heed::reference_ragged_attention_into(all...); }, a);
   });
+}
+
+TEST_CASE("a backward call refuses an output that overlaps an input, a term or another output") {
+  heed::workspace memory;
+  const heed::size_type pairs = n * n * element;
+  check_each("attention_backward_into",
+             {{"grad_query", one},
+              {"grad_key", one},
+              {"grad_value", one},
+              {"query", one},
+              {"key", one},
+              {"value", one},
+              {"out", one},
+              {"lse", n * element},
+              {"grad_out", one}},
+             3, [&](arena& a) {
+               heed::attention_backward_into(a.matrix(3), a.matrix(4), a.matrix(5), a.matrix(6),
+                                             a.vector(7, n), a.matrix(8), a.matrix(0), a.matrix(1),
+                                             a.matrix(2), {}, memory);
+             });
+  const std::vector<argument> arguments{{"grad_query", dense},
+                                        {"grad_key", dense},
+                                        {"grad_value", dense},
+                                        {"grad_bias", pairs},
+                                        {"grad_alibi", vector},
+                                        {"grad_sinks", vector},
+                                        {"grad_logit_scales", vector},
+                                        {"query", dense},
+                                        {"key", dense},
+                                        {"value", dense},
+                                        {"out", dense},
+                                        {"lse", column},
+                                        {"grad_out", dense},
+                                        {"grad_lse", column},
+                                        {"keep", n * n},
+                                        {"keep_bits", n},
+                                        {"bias", pairs},
+                                        {"alibi: slopes", vector},
+                                        {"sinks: logits", vector},
+                                        {"logit_scales: factors", vector},
+                                        {"key_lengths", heed::size_type{sizeof(heed::size_type)}}};
+  const auto call = [](const auto& function, arena& a, auto&... memory_of_call) {
+    const Eigen::Map<const testing::mask> kept(a.at<bool>(14), n, n);
+    const Eigen::Map<const heed::rows<float>> added(a.at<float>(16), n, n);
+    const Eigen::Map<const Eigen::Matrix<heed::size_type, Eigen::Dynamic, 1>> lengths(
+        a.at<heed::size_type>(20), 1);
+    function(a.dense(7), a.dense(8), a.dense(9), a.dense(10), a.column(11), a.dense(12), a.dense(0),
+             a.dense(1), a.dense(2), heed::attention_options{}, memory_of_call..., heed::keep(kept),
+             heed::bias(added),
+             heed::keep_bits(heed::bhnd(a.at<const std::uint8_t>(15), 1, 1, n, 1), n),
+             heed::alibi(a.vector(17, heads)), heed::sinks(a.vector(18, heads)),
+             heed::logit_scales(a.vector(19, heads)), heed::key_lengths(lengths),
+             heed::grad_lse(a.column(13)), heed::grad_bias(heed::bhnd(a.at<float>(3), 1, 1, n, n)),
+             heed::grad_alibi(a.vector(4, heads)), heed::grad_sinks(a.vector(5, heads)),
+             heed::grad_logit_scales(a.vector(6, heads)));
+  };
+  check_each("multi_head_attention_backward_into", arguments, 7, [&](arena& a) {
+    call([](auto&&... all) { heed::multi_head_attention_backward_into(all...); }, a, memory);
+  });
+  check_each("reference_multi_head_attention_backward_into", arguments, 7, [&](arena& a) {
+    call([](auto&&... all) { heed::reference_multi_head_attention_backward_into(all...); }, a);
+  });
+}
+
+TEST_CASE("a ragged backward call refuses an output that overlaps an input or the starts") {
+  heed::workspace memory;
+  const std::vector<argument> arguments{
+      {"grad_query", dense},
+      {"grad_key", dense},
+      {"grad_value", dense},
+      {"grad_alibi", vector},
+      {"query", dense},
+      {"key", dense},
+      {"value", dense},
+      {"out", dense},
+      {"lse", column},
+      {"grad_out", dense},
+      {"query_starts", 2 * element},
+      {"key_starts", 2 * heed::size_type{sizeof(heed::size_type)}}};
+  const auto fill = [](arena& a) {
+    const std::int32_t query_end = n;
+    const heed::size_type key_end = n;
+    std::memcpy(a.at<unsigned char>(10) + 4, &query_end, sizeof query_end);
+    std::memcpy(a.at<unsigned char>(11) + 8, &key_end, sizeof key_end);
+  };
+  const heed::row_vector<float> slopes = heed::row_vector<float>::Ones(heads);
+  check_each("ragged_attention_backward_into", arguments, 4, fill, [&](arena& a) {
+    const Eigen::Map<const Eigen::Matrix<std::int32_t, 2, 1>> query_starts(a.at<std::int32_t>(10));
+    const Eigen::Map<const Eigen::Matrix<heed::size_type, 2, 1>> key_starts(
+        a.at<heed::size_type>(11));
+    heed::ragged_attention_backward_into(
+        a.dense(4), a.dense(5), a.dense(6), a.dense(7), a.column(8), a.dense(9), a.dense(0),
+        a.dense(1), a.dense(2), query_starts, key_starts, heed::attention_options{}, memory,
+        heed::alibi(slopes), heed::grad_alibi(a.vector(3, heads)));
+  });
+}
+
+TEST_CASE("a gradient that overlaps itself is refused") {
+  heed::workspace memory;
+  heed::rows<float> numbers = heed::rows<float>::Constant(1, 2048, 1);
+  const auto tensor = [&](heed::size_type at) {
+    return heed::bhnd(numbers.data() + at, 1, heads, n, d);
+  };
+  const heed::tensor_view<const float> in = tensor(0),
+                                       sums{numbers.data(), 1, heads, n, 1, 0, n, 1, 1},
+                                       pairs = heed::bhnd(numbers.data(), 1, heads, n, n);
+  const auto repeats = [](heed::tensor_view<float> view) {
+    view.head_stride = 0;
+    return view;
+  };
+  const auto refuse = [&](const char* whose, const auto& dq, const auto& dk, const auto& dv,
+                          const auto& db) {
+    const heed::rows<float> before = numbers;
+    testing::check_refused(
+        [&] {
+          heed::multi_head_attention_backward_into(in, in, in, in, sums, in, dq, dk, dv, {}, memory,
+                                                   heed::bias(pairs), heed::grad_bias(db));
+        },
+        {"heed::multi_head_attention_backward_into: ", whose, "overlaps itself"});
+    CHECK(numbers == before);
+  };
+  const auto q = tensor(200), k = tensor(400), v = tensor(600),
+             b = heed::bhnd(numbers.data() + 800, 1, heads, n, n);
+  refuse("grad_query", repeats(q), k, v, b);
+  refuse("grad_key", q, repeats(k), v, b);
+  refuse("grad_value", q, k, repeats(v), b);
+  refuse("grad_bias", q, k, v, repeats(b));
 }
 
 TEST_CASE(

@@ -6,6 +6,7 @@
 heatmap.png          ./run demo                        1280 1000 light "chooseToken(cols.indexOf('picking')); zoom(50 / R); get('text').scrollTop = 0"
 smollm2_heads.png    the ./run chat of docs/examples.md 1280 1330 light "pick(data.maps[18 * 9 + 6]); chooseToken(61)"
 smollm2_long.png     ./run chat with 2,048 tokens      1280 1330 dark  "pick(data.maps[5 * 9 + 6]); chooseToken(1203)"
+training.png         ./run train                        800  822 light "pick(data.maps[8])"
 
 (those tokens: the first 6,960 bytes of examples/data/passage.txt, an empty line and the README.md of commit 4e59147, with --temperature 0 --tokens 1)
 

@@ -33,6 +33,8 @@ auto make_grad_head_term(Vector& values) {
                 "this term takes an Eigen vector");
   static_assert(int(Vector::InnerStrideAtCompileTime) == 1,
                 "this term takes a vector whose elements are side by side in memory");
+  static_assert(!std::is_const<std::remove_pointer_t<decltype(values.data())>>::value,
+                "an output must not be const");
   return grad_head_term<typename Vector::Scalar, Tag>{values.data(), values.size()};
 }
 

@@ -116,9 +116,8 @@ void reference_backward(const backward_problem<Scalar, Out>& p) {
 /// const rows query = rows::Random(6, 8), key = rows::Random(10, 8), value = rows::Random(10, 4),
 ///            grad_out = rows::Ones(6, 4);
 /// const auto forward = heed::reference_attention_with_lse(query, key, value);
-/// const auto want = heed::reference_attention_backward(query, key, value, forward.out,
-/// forward.lse,
-///                                                      grad_out);
+/// const auto want =
+///     heed::reference_attention_backward(query, key, value, forward.out, forward.lse, grad_out);
 /// const auto got =
 ///     heed::attention_backward(query, key, value, forward.out, forward.lse, grad_out);
 /// assert((got.key - want.key).norm() < 1e-13);

@@ -225,7 +225,7 @@ class backward_run {
   }
 
   /// Sums of 16-bit types, or of columns that are apart, to where they belong.
-  void round(size_type b, size_type h, size_type block) const {
+  void round_sums(size_type b, size_type h, size_type block) const {
     const size_type i0 = block * queries, n_q = p.forward.n_q(b);
     if (i0 >= n_q) return;
     const strided_rows<Acc> from = query_sums(b, h);
@@ -317,7 +317,8 @@ class backward_run {
                         at = t - first * plan.key_blocks, head = first + at % here;
         run_keys(head / forward.key.heads, head % forward.key.heads, at / here, worker);
       });
-    if (plan.own_sums) each_block([&](size_type b, size_type h, size_type i) { round(b, h, i); });
+    if (plan.own_sums)
+      each_block([&](size_type b, size_type h, size_type i) { round_sums(b, h, i); });
     finish_heads();
     forward.rethrow();
   }

@@ -68,8 +68,8 @@ void check_gradient_terms(const char* function, const backward_problem<Scalar, O
 template <typename Scalar, typename Out>
 void check_outputs_apart(const char* function, const backward_problem<Scalar, Out>& p) {
   const auto& terms = p.forward.terms;
-  const auto check = [&](const named_region& first, const named_region& second,
-                         const auto&... others) {
+  const auto are_apart = [&](const named_region& first, const named_region& second,
+                             const auto&... others) {
     check_apart(function, first, second, "query", p.forward.query, "key", p.forward.key.elements,
                 "value", p.forward.value.elements, "out", p.out, "lse", p.lse, "grad_out",
                 p.grad_out, "grad_lse", p.terms.grad_lse, "keep", terms.keep, "keep",
@@ -78,15 +78,15 @@ void check_outputs_apart(const char* function, const backward_problem<Scalar, Ou
                 terms.logit_scales, "key_lengths", terms.key_lengths, "query_starts",
                 p.forward.query_starts(), "key_starts", p.forward.key_starts(), others...);
   };
-  check({"grad_query", p.grad_query}, {"grad_key", p.grad_key}, "grad_value", p.grad_value,
-        "grad_bias", p.terms.grad_bias, "grad_alibi", p.terms.grad_alibi, "grad_sinks",
-        p.terms.grad_sinks, "grad_logit_scales", p.terms.grad_logit_scales);
-  check({"grad_value", p.grad_value}, {"grad_bias", p.terms.grad_bias}, "grad_alibi",
-        p.terms.grad_alibi, "grad_sinks", p.terms.grad_sinks, "grad_logit_scales",
-        p.terms.grad_logit_scales);
-  check({"grad_alibi", p.terms.grad_alibi}, {"grad_sinks", p.terms.grad_sinks}, "grad_logit_scales",
-        p.terms.grad_logit_scales);
-  check({"grad_logit_scales", p.terms.grad_logit_scales}, {"", std::optional<index_list>()});
+  are_apart({"grad_query", p.grad_query}, {"grad_key", p.grad_key}, "grad_value", p.grad_value,
+            "grad_bias", p.terms.grad_bias, "grad_alibi", p.terms.grad_alibi, "grad_sinks",
+            p.terms.grad_sinks, "grad_logit_scales", p.terms.grad_logit_scales);
+  are_apart({"grad_value", p.grad_value}, {"grad_bias", p.terms.grad_bias}, "grad_alibi",
+            p.terms.grad_alibi, "grad_sinks", p.terms.grad_sinks, "grad_logit_scales",
+            p.terms.grad_logit_scales);
+  are_apart({"grad_alibi", p.terms.grad_alibi}, {"grad_sinks", p.terms.grad_sinks},
+            "grad_logit_scales", p.terms.grad_logit_scales);
+  are_apart({"grad_logit_scales", p.terms.grad_logit_scales}, {"", std::optional<index_list>()});
 }
 
 /// Checks every argument of `function` and makes the problem of them.
