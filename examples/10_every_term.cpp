@@ -104,6 +104,10 @@ void options_and_terms(page& p) {
   p.compare("logit_scales(factors)", causal, heed::logit_scales(factors));
   const std::vector<size_type> lengths{n, 19};
   p.compare("key_lengths(lengths)", causal, heed::key_lengths(lengths));
+  const std::vector<size_type> first{0, 11};
+  p.compare("first_keys(rows)", causal, heed::first_keys(first));
+  heed::row_vector<float> largest(heads);
+  p.compare("max_logits(numbers)", causal, heed::max_logits(largest));
   heed::block_mask diagonal(1, 1, n, n, 16, 16);
   for (size_type block = 0; block < diagonal.q_blocks(); ++block) diagonal.show(0, 0, block, block);
   p.compare("blocks(mask)", plain, heed::blocks(diagonal));

@@ -29,12 +29,11 @@ void bind_cache(const char* function, const Cache& cache, problem<Scalar, Stored
               ": with a cache a mask function counts tokens and its blocks count rows; pass "
               "blocks and mask_function separately");
   problem.cached = true;
-  const size_type* const dropped = problem.key.dropped;
-  for (size_type b = 0; dropped && b < problem.batch(); ++b)
-    if (dropped[b] > 0 && problem.n_q(b) > 0 && problem.band(b).low < 0)
+  for (size_type b = 0; b < problem.batch(); ++b)
+    if (problem.dropped(b) > 0 && problem.n_q(b) > 0 && problem.band(b).low < 0)
       fail_with("heed::", function, ": the window of query 0 of sequence ", b, " begins ",
                 -problem.band(b).low, " tokens before the ", problem.n_kv(b),
-                " that the cache holds; it has dropped ", dropped[b]);
+                " that the cache holds; it has dropped ", problem.dropped(b));
 }
 
 template <typename Scalar, typename Query, typename Cache, typename... Terms>

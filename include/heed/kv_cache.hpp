@@ -217,6 +217,56 @@ class kv_cache {
   /// The values, likewise.
   detail::stored_tensor<Stored> values() const { return value_.view(*this); }
 
+  /// Some entries as the batch of calls of cached_attention_into: batch entry b is entries[b], and
+  /// one may be there more than once. Looks at the cache and at the caller's list, as they are at
+  /// each call, and owns neither.
+  class batch_view {
+   public:
+    /// The entries of a cache, which must outlive the view. Throws std::invalid_argument for one
+    /// that the cache does not have.
+    batch_view(const kv_cache& cache, const index_list& entries)
+        : cache_(cache), entries_(entries) {
+      detail::check_list("kv_cache::batch", "entries", entries);
+      check_entries();
+    }
+    /// How many tokens before its own a later query may look back to; -1: all.
+    size_type window() const { return cache_.window(); }
+    /// The keys, as the library's own functions read them.
+    detail::stored_tensor<Stored> keys() const { return view(cache_.key_); }
+    /// The values, likewise.
+    detail::stored_tensor<Stored> values() const { return view(cache_.value_); }
+
+   private:
+    void check_entries() const {
+      for (const size_type b : entries_) cache_.check_sequence("batch", b);
+    }
+    template <typename Part>
+    detail::stored_tensor<Stored> view(const Part& part) const {
+      check_entries();  // the list, or the cache, may have changed since
+      detail::stored_tensor<Stored> chosen = part.view(cache_);
+      chosen.batch = entries_.size;
+      chosen.names = entries_;
+      chosen.rows = 0;
+      for (size_type b = 0; b < chosen.batch; ++b)
+        chosen.rows = (std::max)(chosen.rows, chosen.length(b));
+      return chosen;
+    }
+    const kv_cache& cache_;
+    index_list entries_;
+  };
+  /// These entries as the batch of one call.
+  ///
+  /// @code
+  /// heed::kv_cache<float> cache(4, 2, 64, 64);  // room for four sequences
+  /// std::vector<float> tokens(4 * 2 * 3 * 64, 0.5f), query(2 * 8 * 64, 0.1f), out(query.size());
+  /// cache.append(heed::bhnd(tokens.data(), 4, 2, 3, 64), heed::bhnd(tokens.data(), 4, 2, 3, 64));
+  /// const std::vector<int> live{3, 1};  // the first query is of sequence 3
+  /// heed::workspace memory;
+  /// heed::cached_attention_into(heed::bhnd(query.data(), 2, 8, 1, 64), cache.batch(live),
+  ///                             heed::bhnd(out.data(), 2, 8, 1, 64), {}, {}, memory);
+  /// @endcode
+  batch_view batch(const index_list& entries) const { return batch_view(*this, entries); }
+
  private:
   /// Keys or values: [batch, heads, capacity, dim], and the scales [batch, heads, capacity] of
   /// int8.

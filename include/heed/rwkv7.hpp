@@ -13,6 +13,8 @@ HEED_NAMESPACE_BEGIN
 
 /// The options of RWKV-7.
 struct rwkv7_options {
+  /// Multiplies the read.
+  double scale = 1;
   /// Instruction set (`automatic` only: there are no kernels), threads, pool.
   heed::execution execution{};
 };
@@ -50,6 +52,7 @@ rwkv7_terms<accumulator_t<Scalar>> check_rwkv7(
   rwkv7_terms<Acc> given;
   add_terms(given, terms...);
   check_view(name, "receptance", receptance);
+  check_number<Acc>(name, "scale", options.scale);
   check_execution_without_kernels(name, options.execution);
   const size_type d_k = receptance.cols, d_v = value.cols;
   const auto check_input = [&](const char* what, const auto& view, size_type dim,
@@ -105,7 +108,7 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
         Eigen::Map<state_row<Acc>> row(state.value.data() + c * d_k, d_k);
         const Acc removed = (row * at).sum();
         row = row * wt + removed * bt + Acc(value(entry, h, t, c)) * kt;
-        out(entry, h, t, c) = Scalar(Acc((row * rt).sum()));
+        out(entry, h, t, c) = Scalar(Acc(Acc(options.scale) * Acc((row * rt).sum())));
       }
       state.settle(t);
     }
@@ -118,7 +121,7 @@ void run_rwkv7(const char* name, const tensor_view<R>& receptance, const tensor_
 
 /// The recurrence of RWKV-7 (Peng et al. 2025, equation 17) for every head of every batch entry.
 /// The state S, d_v x d_k, is first changed,
-///   S = S diag(w) + (S a) b^T + v k^T,   then read,   o = S r.
+///   S = S diag(w) + (S a) b^T + v k^T,   then read,   o = scale S r.
 ///
 /// receptance, key, a and b [B, H, T, d_k], decay [B, H, T, d_k] with w in (0, 1) itself, not its
 /// logarithm, in the scalar of the state, value [B, H, T, d_v] -> out [B, H, T, d_v]. Where w and a

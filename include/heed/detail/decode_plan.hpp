@@ -83,11 +83,17 @@ struct decode_results {
   }
 };
 
-/// What each part of a row, in their order, and the sink of its head have to do with the whole: the
-/// sum of a part becomes the factor of its values. Returns the natural log-sum-exp.
+/// The largest score of a row in units of log 2, and the sum of its weights.
 template <typename Acc>
-Acc weigh_parts(const decode_results<Acc>& results, size_type parts, size_type row,
-                const score_params<Acc>& score) {
+struct row_total {
+  Acc max, sum;
+};
+
+/// What each part of a row, in their order, and the sink of its head have to do with the whole: the
+/// sum of a part becomes the factor of its values.
+template <typename Acc>
+row_total<Acc> weigh_parts(const decode_results<Acc>& results, size_type parts, size_type row,
+                           const score_params<Acc>& score) {
   constexpr double ln2 = 0.69314718055994531;
   const Acc sink = static_cast<Acc>(score.sink / ln2);
   Acc top = score.has_sink ? sink : std::numeric_limits<Acc>::lowest();
@@ -101,7 +107,7 @@ Acc weigh_parts(const decode_results<Acc>& results, size_type parts, size_type r
   const bool empty = is_empty_row(sum);
   for (size_type s = 0; s < parts; ++s)
     results.sum(s, row) = empty ? Acc(0) : results.sum(s, row) / sum;
-  return log_sum_exp(top, sum);
+  return {top, sum};
 }
 
 /// Key/value heads of a task: all, where their rows are side by side, for then the bytes come in
@@ -266,11 +272,12 @@ class decode_run {
     for (size_type row = 0; row < result.rows; ++row) {
       const size_type i = row % p.n_q(b);
       const head_problem<Scalar, Stored> head = p.head(b, h_kv * group + row / p.n_q(b));
-      const Acc lse = weigh_parts(result, parts, row, head.score);
+      const row_total<Acc> total = weigh_parts(result, parts, row, head.score);
       kernel.merge_row(result.out(0, row), &result.sum(0, row), result.part_size(), parts, d_v,
                        reinterpret_cast<Query*>(head.out.data + i * head.out.row_stride),
                        head.out.col_stride);
-      if (head.lse.data) head.lse(i, 0) = lse;
+      if (head.lse.data) head.lse(i, 0) = log_sum_exp(total.max, total.sum);
+      if (head.largest) head.largest[i] = largest_score_of(total.max, total.sum);
     }
   }
 

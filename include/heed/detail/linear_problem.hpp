@@ -64,20 +64,23 @@ template <typename Scalar>
 struct linear_problem {
   using accumulator = accumulator_t<Scalar>;
 
-  tensor_view<const Scalar> query, key, value;  // [B,H,T,d_k], [B,H_kv,T,d_k], [B,H_kv,T,d_v]
-  tensor_view<Scalar> out;                      // [B,H,T,d_v]
+  tensor_view<const Scalar> query, key, value;  // [B,H,T,d_k], [B,H_k,T,d_k], [B,H_v,T,d_v]
+  tensor_view<Scalar> out;                      // [B,max(H,H_v),T,d_v]
   std::optional<tensor_view<const accumulator>>
-      beta;  // of the delta rule: [B,H_kv,T,1], each extent its own or 1
+      beta;  // of the delta rule: [B,H_v,T,1], each extent its own or 1
   linear_attention_options options;
   linear_terms<accumulator> terms;
 
-  size_type group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
+  /// Heads that have a state: those of values.
+  size_type heads() const { return value.heads; }
+  /// Query heads that read a state; several states may have the same.
+  size_type group() const { return out_heads() / (std::max)(heads(), size_type{1}); }
+  size_type out_heads() const { return query.heads > 0 ? (std::max)(query.heads, heads()) : 0; }
   size_type state_cols() const { return value.cols + (options.normalise ? 1 : 0); }
   /// Whether the rows of a token come before those of the next, as where heads are the columns of
   /// one matrix: they share pages, whatever is between them.
   bool heads_interleave() const {
-    return key.heads > 1 && key.head_stride < key.row_stride &&
-           value.head_stride < value.row_stride;
+    return heads() > 1 && key.head_stride < key.row_stride && value.head_stride < value.row_stride;
   }
   double scale() const {
     if (options.scale) return *options.scale;
@@ -88,7 +91,7 @@ struct linear_problem {
   linear_head<Scalar> head(size_type b, size_type h) const {
     linear_head<Scalar> one;
     one.query = group_of(query, b, h);
-    one.key = key.head(b, h, 0, key.rows);
+    one.key = key.head(b, h * key.heads / heads(), 0, key.rows);
     one.value = value.head(b, h, 0, value.rows);
     one.out = group_of(out, b, h);
     if (terms.log_gate) one.log_gate = broadcast_head(*terms.log_gate, b, h);
@@ -101,7 +104,7 @@ struct linear_problem {
  private:
   template <typename T>
   tensor_view<T> group_of(tensor_view<T> view, size_type b, size_type h) const {
-    view.data += b * view.batch_stride + h * group() * view.head_stride;
+    view.data += b * view.batch_stride + h * view.heads / heads() * view.head_stride;
     view.batch = 1;
     view.heads = group();
     return view;
@@ -165,13 +168,26 @@ linear_problem<Scalar> make_linear_shape_problem(
   check_view(function, "key", key);
   check_view(function, "value", value);
   check_axis(function, "key", "length", key.rows, "query", query.rows);
-  check_query_key_value(function, query, key, value, "length");
+  check_axis(function, "key", "head_dim", key.cols, "query", query.cols);
+  check_axis(function, "value", "length", value.rows, "key", key.rows);
+  check_axis(function, "key", "batch", key.batch, "query", query.batch);
+  check_axis(function, "value", "batch", value.batch, "key", key.batch);
+  const auto shares = [](size_type many, size_type few) {
+    return few == 0 ? many == 0 : many % few == 0;
+  };
+  if (!shares(value.heads, key.heads) || (value.heads == 0 && key.heads > 0))
+    fail_with("heed::", function, ": value: num_kv_heads ", value.heads,
+              " is not a multiple of key's num_kv_heads ", key.heads);
+  if (!shares(query.heads, value.heads) &&
+      (query.heads < key.heads || !shares(value.heads, query.heads)))
+    fail_with("heed::", function, ": query: num_heads ", query.heads,
+              " is not a multiple of num_kv_heads ", value.heads, ", nor a part of them");
   const auto check_broadcast = [&](const char* what, const auto& view, size_type length,
                                    size_type dim) {
     if (!view) return;
     check_view(function, what, *view);
     check_extent(function, what, "batch", view->batch, key.batch);
-    check_extent(function, what, "num_kv_heads", view->heads, key.heads);
+    check_extent(function, what, "num_kv_heads", view->heads, p.heads());
     check_extent(function, what, "length", view->rows, length);
     check_extent(function, what, "head_dim", view->cols, dim);
   };
@@ -179,7 +195,7 @@ linear_problem<Scalar> make_linear_shape_problem(
   check_broadcast("beta", beta, key.rows, 1);
   check_broadcast("bonus", p.terms.bonus, 1, key.cols);
   check_carry(
-      function, p.terms.carry, key.batch, key.heads, key.cols, "key's head_dim", p.state_cols(),
+      function, p.terms.carry, key.batch, p.heads(), key.cols, "key's head_dim", p.state_cols(),
       options.normalise ? "value's head_dim and one for the normaliser," : "value's head_dim");
   if (options.scale) check_number<accumulator_t<Scalar>>(function, "scale", *options.scale);
   check_number<accumulator_t<Scalar>>(function, "epsilon", options.epsilon);
@@ -205,7 +221,9 @@ linear_problem<Scalar> make_linear_problem(
     const linear_attention_options& options, const Terms&... given) {
   linear_problem<Scalar> p =
       make_linear_shape_problem<Scalar>(function, query, key, value, beta, options, given...);
-  check_out(function, "out", out, query, value, "length");
+  auto readers = query;
+  readers.heads = p.out_heads();
+  check_out(function, "out", out, readers, value, "length");
   p.out = out;
   check_apart(function, {"out", out}, {"carry", p.terms.carry}, "query", query, "key", key, "value",
               value, "log_gate", p.terms.log_gate, "beta", beta, "bonus", p.terms.bonus);
@@ -297,7 +315,7 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
 
 template <typename Scalar>
 void recurrent(const linear_problem<Scalar>& p) {
-  for_each_head(p.key.batch, p.key.heads, p.options.execution,
+  for_each_head(p.key.batch, p.heads(), p.options.execution,
                 [&](size_type b, size_type h) { recurrent_head(p, p.head(b, h)); });
 }
 

@@ -23,6 +23,7 @@ auto kernel_head(const head_problem<Scalar, Stored>& head) {
       reinterpret_cast<const In*>(head.query.data),
       reinterpret_cast<In*>(head.out.data),
       head.lse.data,
+      head.largest,
       kernel_rows(head.key),
       kernel_rows(head.value),
       head.score,
@@ -140,6 +141,7 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, size_type width, con
 struct call_plan {
   decode_plan decode;
   forward_plan blocks;
+  size_type largest = 0;  // where the largest score of each query is; not wanted: nowhere
   size_type bytes = 0;
 };
 
@@ -162,6 +164,10 @@ call_plan plan_call(const problem<Scalar, Stored>& p) {
                               plan_forward(longest, width, [](size_type) { return true; }).bytes);
     }
   }
+  plan.largest = padded_bytes(plan.bytes);
+  if (p.terms.max_logits)
+    plan.bytes =
+        plan.largest + p.query.batch * p.query.heads * p.query.rows * size_type{sizeof(Acc)};
   return plan;
 }
 
@@ -224,12 +230,14 @@ void forward_blocks(const problem<Scalar, Stored>& p, const forward_plan& plan, 
 /// Runs a checked problem: each sequence on the path that is best for its queries and keys,
 /// whatever its neighbours are.
 template <typename Scalar, typename Stored>
-void forward(const problem<Scalar, Stored>& p, workspace& memory) {
+void forward(problem<Scalar, Stored> p, workspace& memory) {
   if constexpr (has_kernels<Scalar, Stored>) {
     const call_plan plan = plan_call(p);
     void* const scratch = memory.reserve(plan.bytes);
+    if (p.terms.max_logits) p.largest = scratch_at<accumulator_t<Scalar>>(scratch, plan.largest);
     decode(p, plan.decode, scratch, [&p](size_type b) { return is_decode(p, b); });
     forward_blocks(p, plan.blocks, scratch);
+    p.write_max_logits();
     p.rethrow();
   } else {
     streaming(p);

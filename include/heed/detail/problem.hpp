@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
@@ -27,6 +28,7 @@ struct head_problem {
   stored_rows<Stored> key, value;   // n_kv x d_k, n_kv x d_v
   matrix_view<Scalar> out;          // n_q x d_v
   matrix_view<accumulator> lse;     // n_q x 1; no data: not wanted
+  accumulator* largest;             // score of each query, n_q of them; null: not wanted
   score_params<accumulator> score;
 };
 
@@ -48,6 +50,8 @@ struct problem {
   tensor_view<accumulator> lse;      // [B,H,n_q,1]; no data: not wanted
   attention_options options;
   detail::terms<accumulator> terms;
+
+  accumulator* largest = nullptr;  // score of each row of query, [B,H,n_q]; null: not wanted
 
   // A call on a cache: queries and keys are tokens of a longer sequence, of which the first
   // key.dropped are gone.
@@ -75,11 +79,26 @@ struct problem {
   size_type query_entry(size_type b) const { return ragged() ? 0 : b; }
   size_type key_entry(size_type b) const { return packs_keys() ? 0 : b; }
   size_type first_query(size_type b) const { return ragged() ? terms.starts->queries[b] : 0; }
-  size_type first_key(size_type b) const { return packs_keys() ? terms.starts->keys[b] : 0; }
-  /// Keys of sequence b that exist; those past them are never read.
-  size_type n_kv(size_type b) const {
-    if (packs_keys()) return terms.starts->keys[b + 1] - terms.starts->keys[b];
-    return terms.key_lengths ? (*terms.key_lengths)[b] : key.length(b);
+  size_type first_row(size_type b) const { return packs_keys() ? terms.starts->keys[b] : 0; }
+  size_type first_key(size_type b) const { return first_row(b) + skipped(b); }
+  /// The rows of keys that sequence b has in memory, and those of them that are before its first
+  /// key or, with these, before its end: the others are never read.
+  size_type stored_keys(size_type b) const {
+    return packs_keys() ? terms.starts->keys[b + 1] - terms.starts->keys[b] : key.length(b);
+  }
+  size_type skipped(size_type b) const {
+    if (!terms.first_keys) return 0;
+    return (std::max)(size_type{0}, (*terms.first_keys)[b] - key.dropped_from(b));
+  }
+  size_type key_end(size_type b) const {
+    return terms.key_lengths ? (*terms.key_lengths)[b] : stored_keys(b);
+  }
+  /// Keys of sequence b.
+  size_type n_kv(size_type b) const { return key_end(b) - skipped(b); }
+  /// Keys of sequence b that a rolling cache has dropped.
+  size_type dropped(size_type b) const {
+    const size_type first = terms.first_keys ? (*terms.first_keys)[b] : 0;
+    return (std::max)(size_type{0}, key.dropped_from(b) - first);
   }
   /// Whether the next call may differ from this one in the lengths of its sequences alone, from no
   /// key to key.capacity: a loop of such calls takes its workspace at once.
@@ -104,6 +123,34 @@ struct problem {
     return visible;
   }
 
+  accumulator* largest_scores(size_type b, size_type h) const {
+    if (!largest) return nullptr;
+    return largest + (query_entry(b) * num_heads() + h) * query.rows + first_query(b);
+  }
+  /// Makes room for the largest scores where they are wanted and no workspace has it.
+  std::vector<accumulator> make_largest() {
+    if (!terms.max_logits) return {};
+    std::vector<accumulator> room(static_cast<std::size_t>(query.batch * query.heads * query.rows));
+    largest = room.data();
+    return room;
+  }
+  /// The largest score of each head, of the queries that it counts.
+  void write_max_logits() const {
+    if (!terms.max_logits) return;
+    const auto& view = terms.max_logits->view;
+    for (size_type b = 0; b < view.batch; ++b)
+      for (size_type h = 0; h < view.heads; ++h)
+        view(b, h, 0, 0) = negative_infinity<accumulator>();
+    for (size_type b = 0; b < batch(); ++b)
+      for (size_type h = 0; h < num_heads(); ++h) {
+        accumulator& most = term_head(view, b, h)(0, 0);
+        const accumulator* const scores = largest_scores(b, h);
+        for (size_type i = 0; i < n_q(b); ++i)
+          if (!is_negative_infinity(scores[i]) && (is_negative_infinity(most) || scores[i] > most))
+            most = scores[i];
+      }
+  }
+
   head_problem<Scalar, Stored> head(size_type b, size_type h) const {
     const size_type h_kv = h / group();
     head_problem<Scalar, Stored> one{query.head(query_entry(b), h, first_query(b), n_q(b)),
@@ -111,8 +158,20 @@ struct problem {
                                      value.head(key_entry(b), h_kv, first_key(b), n_kv(b)),
                                      out.head(query_entry(b), h, first_query(b), n_q(b)),
                                      {},
+                                     nullptr,
                                      score(b, h)};
     if (lse.data) one.lse = lse.head(query_entry(b), h, first_query(b), n_q(b));
+    one.largest = largest_scores(b, h);
+    return one;
+  }
+
+  /// What head h of sequence b has of a term with a column for each row of keys: that of its first
+  /// key is the first.
+  template <typename Element>
+  matrix_view<Element> from_first_key(const tensor_view<Element>& term, size_type b,
+                                      size_type h) const {
+    matrix_view<Element> one = term_head(term, b, h);
+    one.data += skipped(b) * one.col_stride;
     return one;
   }
 
@@ -128,17 +187,17 @@ struct problem {
     score.h = h;
     if (terms.bias || terms.bias_each) {
       const matrix_view<const accumulator> bias =
-          terms.bias ? term_head(terms.bias->view, b, h) : terms.bias_each->head(b, h);
+          terms.bias ? from_first_key(terms.bias->view, b, h) : terms.bias_each->head(b, h);
       score.bias = bias.data, score.bias_row = bias.row_stride, score.bias_col = bias.col_stride;
     }
     if (terms.keep || terms.keep_each) {
       const matrix_view<const bool> keep =
-          terms.keep ? term_head(terms.keep->view, b, h) : terms.keep_each->head(b, h);
+          terms.keep ? from_first_key(terms.keep->view, b, h) : terms.keep_each->head(b, h);
       score.keep = keep.data, score.keep_row = keep.row_stride, score.keep_col = keep.col_stride;
     }
     if (terms.alibi) {
       score.has_alibi = true;
-      score.alibi_slope = terms.alibi->values[h];
+      score.alibi_slope = term_head(terms.alibi->view, b, h)(0, 0);
       score.alibi_offset = n_kv(b) - n_q(b);
     }
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
@@ -168,10 +227,9 @@ struct problem {
   visible_block<accumulator> counted(size_type b, const score_block<accumulator>& block) const {
     visible_block<accumulator> visible{block, band(b)};
     if (!cached) return visible;
-    const size_type first_key = key.dropped ? key.dropped[b] : 0,
-                    first_query = first_key + diagonal(b);
+    const size_type before = dropped(b), first_query = before + diagonal(b);
     visible.i_begin += first_query, visible.i_end += first_query;
-    visible.j_begin += first_key, visible.j_end += first_key;
+    visible.j_begin += before, visible.j_end += before;
     visible.band.low -= diagonal(b), visible.band.high -= diagonal(b);
     return visible;
   }
@@ -192,8 +250,12 @@ struct problem {
   static void run_mask_hook(const void* context, size b, size h,
                             const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
+    visible_block<accumulator> in_rows{block, p.band(b)};  // of keys, in memory
+    const size_type skipped = p.skipped(b);
+    in_rows.j_begin += skipped, in_rows.j_end += skipped;
+    in_rows.band.low += skipped, in_rows.band.high += skipped;
     for (const auto& mask : {p.terms.bits_mask, p.terms.bytes_mask})
-      if (mask.run) mask.run(mask.context, b, h, {block, p.band(b)});
+      if (mask.run) mask.run(mask.context, b, h, in_rows);
     if (p.terms.packed_mask)
       p.terms.packed_mask(*p.terms.packed_bits, b, p.n_kv(b), {block, p.band(b)});
     if (p.terms.mask_function.run)
@@ -258,7 +320,17 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     check_equal(function, "keep_bits: bytes per row", terms.keep_bits->view.cols,
                 "those of n_kv bits:", (n_kv + 7) / 8);
   }
-  check_heads("alibi: slopes", terms.alibi);
+  const auto check_entries = [&](const char* what, const auto& term) {
+    if (!term) return;
+    check_equal(function, what, term->view.heads, "query's num_heads", heads);
+    check_extent(function, what, "batch", term->view.batch, batch);
+    check_view(function, what, term->view);
+  };
+  check_entries("alibi: slopes", terms.alibi);
+  check_entries("max_logits", terms.max_logits);
+  if (terms.max_logits && terms.sinks)
+    fail_with("heed::", function,
+              ": max_logits is that of scores, which a sink hides; leave sinks or max_logits out");
   check_heads("sinks: logits", terms.sinks);
   check_heads("logit_scales: factors", terms.logit_scales);
   using Acc = accumulator_t<Scalar>;
@@ -284,9 +356,24 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     check_list(function, "key_lengths", lengths);
     check_equal(function, "key_lengths: entries", lengths.size, "query's batch", batch);
     for (size_type b = 0; b < batch; ++b)
-      if (lengths[b] < 0 || lengths[b] > n_kv)
+      if (lengths[b] < 0 || lengths[b] > p.stored_keys(b))
         fail_with("heed::", function, ": key_lengths: entry ", b, " is ", lengths[b],
-                  ", but kv_length is ", n_kv);
+                  ", but kv_length is ", p.stored_keys(b));
+  }
+  if (terms.first_keys) {
+    const index_list& rows = *terms.first_keys;
+    check_list(function, "first_keys", rows);
+    check_equal(function, "first_keys: entries", rows.size, "query's batch", batch);
+    for (size_type b = 0; b < batch; ++b) {
+      const size_type end = p.key.dropped_from(b) + p.key_end(b);
+      if (rows[b] < 0 || rows[b] > end)
+        fail_with("heed::", function, ": first_keys: entry ", b, " is ", rows[b],
+                  ", but the keys of the sequence end at ", end);
+    }
+    if (terms.sparse())
+      fail_with("heed::", function,
+                ": blocks count rows of keys from the first in memory; with first_keys give keep "
+                "or a mask function");
   }
   if (terms.blocks && terms.function_blocks)
     fail_with("heed::", function,
@@ -365,12 +452,19 @@ problem<Scalar, Stored> make_stored_problem(
   check_out(function, "out", out, query, value, "n_q");
   p.out = out;
   const auto& terms = p.terms;
-  check_apart(function, {"out", out}, {"lse", lse}, "query", query, "key", key.elements, "value",
-              value.elements, "keep", terms.keep, "keep", terms.keep_bytes, "keep_bits",
-              terms.keep_bits, "packed_keep_bits", terms.packed_bits, "bias", terms.bias,
-              "alibi: slopes", terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
-              terms.logit_scales, "key_lengths", terms.key_lengths, "query_starts",
-              p.query_starts(), "key_starts", p.key_starts());
+  const auto are_apart = [&](const named_region& first, const named_region& second,
+                             const auto&... others) {
+    check_apart(function, first, second, "query", query, "key", key.elements, "value",
+                value.elements, "keep", terms.keep, "keep", terms.keep_bytes, "keep_bits",
+                terms.keep_bits, "packed_keep_bits", terms.packed_bits, "bias", terms.bias,
+                "alibi: slopes", terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
+                terms.logit_scales, "key_lengths", terms.key_lengths, "first_keys",
+                terms.first_keys, "query_starts", p.query_starts(), "key_starts", p.key_starts(),
+                others...);
+  };
+  are_apart({"out", out}, {"lse", lse}, "max_logits", terms.max_logits);
+  if (terms.max_logits)
+    are_apart({"max_logits", terms.max_logits}, {"", std::optional<index_list>()});
   return p;
 }
 

@@ -44,9 +44,6 @@ void check_ragged(const char* function, const Problem& p) {
     check_equal(function, "key_starts: sequences",
                 check_starts(function, "key_starts", keys, p.key.rows), "query_starts' sequences",
                 sequences);
-    if (p.terms.key_lengths)
-      fail_with("heed::", function,
-                ": key_lengths are those that key_starts give; leave the term out");
   }
   if (p.terms.counts_pairs())
     fail_with("heed::", function,

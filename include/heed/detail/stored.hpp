@@ -46,28 +46,30 @@ struct stored_tensor {
   const size_type* dropped =
       nullptr;  // tokens of each sequence that a rolling cache has dropped; null: none
   const paged_sequence* sequences = nullptr;  // of a paged cache; null: no pages
-  index_list names;                           // batch entry b is sequences[names[b]]
+  index_list names;  // batch entry b is sequence names[b]; no data: sequence b
 
-  const paged_sequence& paged(size_type b) const { return sequences[names[b]]; }
+  size_type name(size_type b) const { return names.data ? names[b] : b; }
   size_type length(size_type b) const {
-    return sequences ? paged(b).length : lengths ? lengths[b] : rows;
+    return sequences ? sequences[name(b)].length : lengths ? lengths[name(b)] : rows;
   }
+  size_type dropped_from(size_type b) const { return dropped ? dropped[name(b)] : 0; }
 
   stored_rows<Stored> head(size_type b, size_type h, size_type first, size_type count) const {
-    if (first_rows) first += first_rows[b];
+    if (first_rows) first += first_rows[name(b)];
     stored_rows<Stored> one;
     one.rows = count;
     one.cols = cols;
     one.row = elements.row_stride;
     one.col = elements.col_stride;
-    const size_type entry = sequences ? 0 : b;
-    one.data = elements.head(entry, h, first, count).data;
+    const size_type entry = sequences ? 0 : name(b), begin = sequences ? 0 : first;
+    one.data = elements.head(entry, h, begin, count).data;
     if (scales.data) {
-      one.scales = scales.head(entry, h, first, count).data;
+      one.scales = scales.head(entry, h, begin, count).data;
       one.scale_row = scales.row_stride;
     }
     if (sequences) {
-      one.pages = paged(b).pages.data();
+      one.pages = sequences[name(b)].pages.data();
+      one.first = first;
       one.page_rows = elements.rows;
       one.page_stride = elements.batch_stride;
       one.scale_page_stride = scales.batch_stride;

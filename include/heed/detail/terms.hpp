@@ -29,9 +29,14 @@ template <typename Scalar, typename Tag>
 memory_region region_of(const head_term<Scalar, Tag>& term) {
   return {term.values, sizeof(Scalar), {1, 1, 1, term.count}, {0, 0, 0, 1}};
 }
-struct alibi_tag;
 struct sinks_tag;
 struct logit_scales_tag;
+
+/// The slopes of ALiBi, [batch, heads, 1, 1]; a batch of 1 is the same for all.
+template <typename Scalar>
+struct alibi_term {
+  tensor_view<const Scalar> view;
+};
 
 // A term of `view.batch` batch entries that repeats serves a call of `times` as many.
 struct keep_term {
@@ -77,6 +82,14 @@ struct starts_term {
 };
 struct key_lengths_term {
   index_list lengths;
+};
+struct first_keys_term {
+  index_list rows;
+};
+/// Where the largest score of each head goes: [batch, heads, 1, 1]; a batch of 1 is for all.
+template <typename Scalar>
+struct max_logits_term {
+  tensor_view<Scalar> view;
 };
 struct blocks_term {
   const block_mask* mask = nullptr;
@@ -160,10 +173,11 @@ struct terms {
   std::optional<packed_bits_term> packed_bits;
   void (*packed_mask)(const packed_bits_term&, size b, size n_kv,
                       const visible_block<Acc>&) = nullptr;
-  std::optional<head_term<Acc, alibi_tag>> alibi;
+  std::optional<alibi_term<Acc>> alibi;
   std::optional<head_term<Acc, sinks_tag>> sinks;
   std::optional<head_term<Acc, logit_scales_tag>> logit_scales;
-  std::optional<index_list> key_lengths;
+  std::optional<index_list> key_lengths, first_keys;
+  std::optional<max_logits_term<Acc>> max_logits;
   std::optional<starts_term> starts;
   const block_mask* blocks = nullptr;           // of the call
   const block_mask* function_blocks = nullptr;  // of its mask function
@@ -189,11 +203,13 @@ struct terms {
     packed_bits = term;
     packed_mask = &run_packed_bits<Acc>;
   }
-  void add(const head_term<Acc, alibi_tag>& term) { alibi = term; }
+  void add(const alibi_term<Acc>& term) { alibi = term; }
   void add(const head_term<Acc, sinks_tag>& term) { sinks = term; }
   void add(const head_term<Acc, logit_scales_tag>& term) { logit_scales = term; }
   void add(const starts_term& term) { starts = term; }
   void add(const key_lengths_term& term) { key_lengths = term.lengths; }
+  void add(const first_keys_term& term) { first_keys = term.rows; }
+  void add(const max_logits_term<Acc>& term) { max_logits = term; }
   void add(const blocks_term& term) { blocks = term.mask; }
   void add(const dropout_term& term) {
     dropout = term;
