@@ -258,7 +258,7 @@ class kv_cache {
       detail::stored_tensor<Stored> view(bhnd(elements.data(), batch, heads, capacity, dim),
                                          row_scales, batch, longest);
       view.first_rows = cache.first_.data();
-      view.lengths = cache.lengths_.data();
+      view.lengths = cache.lengths_;
       view.dropped = cache.dropped_.data();
       return view;
     }

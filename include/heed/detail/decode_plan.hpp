@@ -58,12 +58,8 @@ struct decode_cut {
 };
 template <typename Scalar, typename Stored>
 decode_cut cut_keys(const problem<Scalar, Stored>& p, size_type b) {
-  const detail::band band = p.band(b);
-  decode_cut cut;
-  cut.end = (std::min)(p.n_kv(b), (std::max)(size_type{0}, p.n_q(b) + band.high));
-  cut.begin = (std::min)(cut.end, (std::max)(size_type{0}, band.low));
-  cut.part = decode_part(p.n_kv(b));
-  return cut;
+  const auto reach = p.reach(b);
+  return {reach.begin, reach.end, decode_part(p.n_kv(b))};
 }
 
 /// What the parts of one key/value head leave for each query row: sums of weighed values, maxima in

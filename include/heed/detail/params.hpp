@@ -1,6 +1,7 @@
 #pragma once
 
 #include <heed/detail/abi.hpp>
+#include <heed/detail/integers.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -130,7 +131,7 @@ struct stored_rows {
   const Stored* data = nullptr;
   size rows = 0, cols = 0;
   size row = 0, col = 1;        // strides, in elements
-  const size* pages = nullptr;  // row j is row j % page_rows of page pages[j / page_rows]; null:
+  integers pages;               // row j is row j % page_rows of page pages[j / page_rows]; no data:
                                 // rows are one `row` apart
   size page_rows = 1, page_stride = 0;
   const float* scales = nullptr;  // the factor of each row; null: 1
@@ -139,16 +140,16 @@ struct stored_rows {
                         // read it in place
 
   const Stored* row_at(size j) const {
-    return pages ? data + pages[j / page_rows] * page_stride + j % page_rows * row : data + j * row;
+    return pages.data ? data + pages[j / page_rows] * page_stride + j % page_rows * row : data + j * row;
   }
   /// The scale of row j; those of the rows of its run are scale_row apart.
   const float* scale_at(size j) const {
-    return pages ? scales + pages[j / page_rows] * scale_page_stride + j % page_rows * scale_row
+    return pages.data ? scales + pages[j / page_rows] * scale_page_stride + j % page_rows * scale_row
                  : scales + j * scale_row;
   }
   /// How many of the `most` rows from j on are one stride apart.
   size run_at(size j, size most) const {
-    if (!pages) return most;
+    if (!pages.data) return most;
     const size left = page_rows - j % page_rows;
     return left < most ? left : most;
   }
