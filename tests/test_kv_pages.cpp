@@ -34,8 +34,8 @@ Stored poison() {
   }
 }
 
-/// Pages of a server: numbers in any order, NaN wherever no token is, a table padded with pages that
-/// do not exist.
+/// Pages of a server: numbers in any order, NaN wherever no token is, a table padded with pages
+/// that do not exist.
 template <typename Stored, typename Integer>
 struct server {
   using scalar = scalar_of<Stored>;
@@ -155,18 +155,18 @@ void check_like_a_cache(size_type page_rows, bool nhd) {
   server<Stored, Integer> s(lengths, page_rows, nhd);
   const auto pages = s.pages();
   // Decoding, a chunk, nothing, one query that is a prompt, a prompt, drafted tokens.
-  for (const auto& queries : std::vector<std::vector<size_type>>{{1, 1, 1, 1, 1, 1},
-                                                                 {5, 0, 40, 1, 130, 2}}) {
+  for (const auto& queries :
+       std::vector<std::vector<size_type>>{{1, 1, 1, 1, 1, 1}, {5, 0, 40, 1, 130, 2}}) {
     mixed<Scalar> call(queries);
     for (const size_type window : {-1, 37}) {
       CAPTURE(window);
       call.options.window_left = window;
-      CHECK(call.reference(pages) == call.reference(s.whole));
+      CHECK((call.reference(pages) == call.reference(s.whole)));
       for (const heed::isa target : testing::isas()) {
         CAPTURE(testing::name_of(target));
         const heed::rows<Scalar> got = call.fused(pages, target);
         CHECK(got.allFinite());
-        CHECK(got == call.fused(s.whole, target));
+        CHECK((got == call.fused(s.whole, target)));
       }
     }
   }
@@ -200,8 +200,8 @@ TEMPLATE_TEST_CASE("pages with masked pairs give what a cache gives, to the bit"
     server<TestType, std::int32_t> s(lengths, page_rows, true);
     for (const heed::isa target : testing::isas()) {
       CAPTURE(testing::name_of(target));
-      CHECK(call.fused(s.pages(), target, heed::keep_each(views)) ==
-            call.fused(s.whole, target, heed::keep_each(views)));
+      CHECK((call.fused(s.pages(), target, heed::keep_each(views)) ==
+             call.fused(s.whole, target, heed::keep_each(views))));
     }
   }
 }
@@ -272,10 +272,10 @@ TEST_CASE("keys and values in one tensor, and pages that two sequences share") {
     heed::workspace memory;
     heed::cached_attention_into(heed::bnhd(query.data(), 1, 2, heads, d), shared.batch(one),
                                 heed::bnhd(out.data(), 1, 2, heads, d), {}, {}, memory);
-    heed::multi_head_attention_into(
-        heed::bnhd(query.data(), 1, 2, heads, d), heed::bnhd(key.data(), 1, n, kv_heads, d),
-        heed::bnhd(value.data(), 1, n, kv_heads, d), heed::bnhd(wanted.data(), 1, 2, heads, d), {},
-        {}, memory);
+    heed::multi_head_attention_into(heed::bnhd(query.data(), 1, 2, heads, d),
+                                    heed::bnhd(key.data(), 1, n, kv_heads, d),
+                                    heed::bnhd(value.data(), 1, n, kv_heads, d),
+                                    heed::bnhd(wanted.data(), 1, 2, heads, d), {}, {}, memory);
     CHECK(out == wanted);
   }
 }
@@ -379,8 +379,11 @@ TEST_CASE("pages refuse what does not fit") {
   none.rows = 0;
   refused([&] { heed::kv_pages<float>(none, none, numbers, s.given_lengths); },
           {"heed::kv_pages", "0"});
-  refused([&] { heed::kv_pages<float>({nullptr, 1, 1, 1, 1}, values, numbers, s.given_lengths); },
-          {"heed::kv_pages", "keys", "null"});
+  refused(
+      [&] {
+        heed::kv_pages<float>({nullptr, 1, 1, 1, 1}, values, numbers, s.given_lengths);
+      },
+      {"heed::kv_pages", "keys", "null"});
   const std::vector<size_type> three(3, 1);
   refused([&] { heed::kv_pages<float>(keys, values, numbers, three); },
           {"heed::kv_pages", "lengths", "3", "2"});

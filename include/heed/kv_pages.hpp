@@ -16,17 +16,17 @@ HEED_NAMESPACE_BEGIN
 /// A view of keys and values in pages of the caller's, as a server has them: cached_attention_into
 /// and ragged_cached_attention_into take it where they take a cache, and read the pages in place.
 ///
-/// keys [pages, H_kv, page_rows, Dk], values [pages, H_kv, page_rows, Dv], of any strides: heed::bnhd
-/// makes them of NHD pages [pages, page_rows, H_kv, D], heed::bhnd of HND pages [pages, H_kv,
-/// page_rows, D]. Token j of sequence b is row j % page_rows of the page that stands at place j /
-/// page_rows of row b of the table. Stored is as for kv_cache. Scales [pages, H_kv, page_rows, 1]
-/// are factors of the rows (a stride may be 0: one factor for all); int8 without them counts as
+/// keys [pages, H_kv, page_rows, Dk], values [pages, H_kv, page_rows, Dv], of any strides:
+/// heed::bnhd makes them of NHD pages [pages, page_rows, H_kv, D], heed::bhnd of HND pages [pages,
+/// H_kv, page_rows, D]. Token j of sequence b is row j % page_rows of the page that stands at place
+/// j / page_rows of row b of the table. Stored is as for kv_cache. Scales [pages, H_kv, page_rows,
+/// 1] are factors of the rows (a stride may be 0: one factor for all); int8 without them counts as
 /// whole numbers. Owns nothing: lengths, tables and pages are read at each call and may have
 /// changed. Rows past a length, and entries of the table past what it needs, are never read. The
-/// constructor throws std::invalid_argument for sizes that do not fit together; a call that is given
-/// the view does, before anything is written, for a length that is negative or takes more pages
-/// than its row of the table has, and for a page that it would have to read and that does not exist:
-/// a token before the window of every query may have lost its page.
+/// constructor throws std::invalid_argument for sizes that do not fit together; a call that is
+/// given the view does, before anything is written, for a length that is negative or takes more
+/// pages than its row of the table has, and for a page that it would have to read and that does not
+/// exist: a token before the window of every query may have lost its page.
 ///
 /// @code
 /// std::vector<float> keys(6 * 16 * 2 * 64, 0.5f), values(keys);  // 6 NHD pages of 16 tokens

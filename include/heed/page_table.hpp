@@ -73,10 +73,8 @@ class page_table {
     const std::size_t width = static_cast<std::size_t>(numbers_.width);
     return starts_.data
                ? detail::memory_region{numbers_.data, width, {1, 1, 1, max_pages_}, {0, 0, 0, 1}}
-               : detail::memory_region{numbers_.data,
-                                       width,
-                                       {1, 1, sequences_, max_pages_},
-                                       {0, 0, row_stride_, 1}};
+               : detail::memory_region{
+                     numbers_.data, width, {1, 1, sequences_, max_pages_}, {0, 0, row_stride_, 1}};
   }
   /// The starts of the lists; empty where rows are of one size.
   const index_list& starts() const { return starts_; }

@@ -120,8 +120,8 @@ class paged_kv_cache {
     return tables_.length(s);
   }
 
-  /// Makes room in the table of sequences for `tokens` tokens of sequence s; less than there is room
-  /// for changes nothing. Takes no page: those that are free go to who appends first. Throws
+  /// Makes room in the table of sequences for `tokens` tokens of sequence s; less than there is
+  /// room for changes nothing. Takes no page: those that are free go to who appends first. Throws
   /// std::invalid_argument for a negative number, or one that the pool cannot hold.
   void reserve(size_type s, size_type tokens) {
     check_sequence("reserve", s);
@@ -189,8 +189,8 @@ class paged_kv_cache {
     tables_.truncate(s, 0);
   }
   /// Brings them back, to a sequence that has no tokens, in a cache of the same type and sizes of
-  /// pages, heads and rows. Throws std::invalid_argument for bytes that are not those of a sequence,
-  /// or of another cache, or damaged, and for a pool with too few free pages.
+  /// pages, heads and rows. Throws std::invalid_argument for bytes that are not those of a
+  /// sequence, or of another cache, or damaged, and for a pool with too few free pages.
   void swap_in(size_type s, const void* from, size_type bytes) {
     constexpr const char* name = "paged_kv_cache::swap_in";
     check_sequence("swap_in", s);
@@ -219,8 +219,8 @@ class paged_kv_cache {
       move_pages(*this, tables_, out);
     });
   }
-  /// Makes the cache what one of the same type, pages, heads and rows was when it was saved; what it
-  /// held is gone. Throws std::invalid_argument for bytes that are not those of a cache, or of
+  /// Makes the cache what one of the same type, pages, heads and rows was when it was saved; what
+  /// it held is gone. Throws std::invalid_argument for bytes that are not those of a cache, or of
   /// another one, or damaged.
   void restore(const void* from, size_type bytes) {
     constexpr const char* name = "paged_kv_cache::restore";
@@ -290,8 +290,7 @@ class paged_kv_cache {
   detail::saved_header swapped(size_type tokens) const {
     detail::saved_header header = header_of(detail::saved_kind::sequence);
     header.count = tokens;
-    header.bytes =
-        size_type{sizeof header} + tokens * row_bytes();
+    header.bytes = size_type{sizeof header} + tokens * row_bytes();
     return header;
   }
   detail::saved_header saved_as_empty() const {

@@ -75,9 +75,7 @@ struct index_list {
   }
 
   /// Index i of the list.
-  size_type operator[](size_type i) const {
-    return detail::integers{data, width}[i];
-  }
+  size_type operator[](size_type i) const { return detail::integers{data, width}[i]; }
 
   /// For range-based loops.
   struct iterator {

@@ -161,7 +161,7 @@ decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
   plan.score_bytes = padded_bytes(group * size_type{sizeof(score_params<Acc>)});
   plan.query_bytes = padded_bytes(plan.rows * padded_row(d_k) * size_type{sizeof(Acc)});
   plan.head_bytes =
-      plan.score_bytes + plan.query_bytes + decode_layout<Acc>(plan.rows, d_k).bytes();
+      plan.score_bytes + plan.query_bytes + decode_layout<Acc>(plan.rows, d_k, d_v).bytes();
   plan.params_bytes = padded_bytes(plan.heads * size_type{sizeof(decode_params<In, Acc>)});
   plan.result_size = plan.rows * (d_v + 2);
   const size_type part_bytes = padded_bytes(plan.heads * plan.result_size * size_type{sizeof(Acc)});

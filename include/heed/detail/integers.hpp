@@ -10,7 +10,7 @@ namespace detail {
 
 /// Integers of the caller, side by side, of 32 or 64 bits: how lists and tables of pages are read.
 struct integers {
-  const void* data = nullptr;                        // null: none
+  const void* data = nullptr;                     // null: none
   std::ptrdiff_t width = sizeof(std::ptrdiff_t);  // bytes of each
 
   std::ptrdiff_t operator[](std::ptrdiff_t i) const {

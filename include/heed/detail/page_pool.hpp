@@ -26,8 +26,7 @@ struct page_pool {
       scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));
   }
   size_type bytes() const {
-    return static_cast<size_type>(elements.size() * sizeof(Stored) +
-                                  scales.size() * sizeof(float));
+    return static_cast<size_type>(elements.size() * sizeof(Stored) + scales.size() * sizeof(float));
   }
   tensor_view<const Stored> all_rows() const {
     return bhnd(elements.data(), num_pages, heads, page_rows, dim);
@@ -64,12 +63,11 @@ struct page_pool {
     for (size_type h = 0; h < heads; ++h) {
       const matrix_view<Stored> to =
           bhnd(elements.data(), num_pages, heads, page_rows, dim).head(page, h, row, 1);
-      float* scale =
-          scales.empty()
-              ? nullptr
-              : &scales[static_cast<std::size_t>((page * heads + h) * page_rows + row)];
-      storage_traits<Stored>::store_row(
-          tensor_view<const Element>(tokens).head(0, h, i, 1), to, scale, 0);
+      float* scale = scales.empty()
+                         ? nullptr
+                         : &scales[static_cast<std::size_t>((page * heads + h) * page_rows + row)];
+      storage_traits<Stored>::store_row(tensor_view<const Element>(tokens).head(0, h, i, 1), to,
+                                        scale, 0);
     }
   }
 };

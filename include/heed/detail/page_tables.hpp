@@ -184,7 +184,7 @@ class page_tables {
   }
 
   size_type page_rows_;
-  std::vector<size_type> holders_, free_;  // how often each page stands in the table
+  std::vector<size_type> holders_, free_;   // how often each page stands in the table
   std::vector<size_type> lengths_, table_;  // [sequences, room_], padded
   size_type room_ = 0;
 };

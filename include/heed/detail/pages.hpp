@@ -25,9 +25,9 @@ void check_paged_lengths(const char* function, const stored_tensor<Stored>& key)
       fail_with("heed::", function, ": sequence ", s, " has the length ", length,
                 ", which must not be negative");
     if (key.pages_for(length) > key.table.most(s))
-      fail_with("heed::", function, ": sequence ", s, " has the length ", length,
-                ", which takes ", key.pages_for(length), " pages of ", key.elements.rows,
-                " rows, but the table has ", key.table.most(s), " for it");
+      fail_with("heed::", function, ": sequence ", s, " has the length ", length, ", which takes ",
+                key.pages_for(length), " pages of ", key.elements.rows, " rows, but the table has ",
+                key.table.most(s), " for it");
   }
 }
 

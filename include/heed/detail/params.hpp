@@ -130,9 +130,9 @@ template <typename Stored>
 struct stored_rows {
   const Stored* data = nullptr;
   size rows = 0, cols = 0;
-  size row = 0, col = 1;        // strides, in elements
-  integers pages;               // row j is row j % page_rows of page pages[j / page_rows]; no data:
-                                // rows are one `row` apart
+  size row = 0, col = 1;  // strides, in elements
+  integers pages;         // row j is row j % page_rows of page pages[j / page_rows]; no data:
+                          // rows are one `row` apart
   size page_rows = 1, page_stride = 0;
   const float* scales = nullptr;  // the factor of each row; null: 1
   size scale_row = 0, scale_page_stride = 0;
@@ -140,12 +140,14 @@ struct stored_rows {
                         // read it in place
 
   const Stored* row_at(size j) const {
-    return pages.data ? data + pages[j / page_rows] * page_stride + j % page_rows * row : data + j * row;
+    return pages.data ? data + pages[j / page_rows] * page_stride + j % page_rows * row
+                      : data + j * row;
   }
   /// The scale of row j; those of the rows of its run are scale_row apart.
   const float* scale_at(size j) const {
-    return pages.data ? scales + pages[j / page_rows] * scale_page_stride + j % page_rows * scale_row
-                 : scales + j * scale_row;
+    return pages.data
+               ? scales + pages[j / page_rows] * scale_page_stride + j % page_rows * scale_row
+               : scales + j * scale_row;
   }
   /// How many of the `most` rows from j on are one stride apart.
   size run_at(size j, size most) const {

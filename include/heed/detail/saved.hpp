@@ -70,8 +70,7 @@ struct byte_reader {
   }
 };
 
-inline void check_bytes(const char* function, const void* data, size_type bytes,
-                        size_type needed) {
+inline void check_bytes(const char* function, const void* data, size_type bytes, size_type needed) {
   if (bytes < needed || !data)
     fail_with("heed::", function, ": ", bytes, " bytes at ", data ? "an" : "a null",
               " address are not the ", needed, " that it takes");

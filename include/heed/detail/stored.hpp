@@ -33,7 +33,7 @@ struct stored_tensor {
   tensor_view<const Stored> elements;  // in pages, `batch` counts pages and `rows` the rows of one
   tensor_view<const float> scales;     // [.., .., .., 1] beside elements; no data: none
   const size_type* first_rows =
-      nullptr;                         // where sequence b begins in its batch entry; null: at row 0
+      nullptr;         // where sequence b begins in its batch entry; null: at row 0
   index_list lengths;  // rows of each sequence; no data: the same for all
   const size_type* dropped =
       nullptr;  // tokens of each sequence that a rolling cache has dropped; null: none
