@@ -64,11 +64,14 @@ class page_table {
   size_type most(size_type b) const {
     return starts_.data ? starts_[b + 1] - starts_[b] : max_pages_;
   }
-  /// The numbers of the pages of sequence b.
-  detail::integers pages(size_type b) const {
-    return numbers_.from(starts_.data ? starts_[b] : b * row_stride_);
+  /// The numbers of the pages of sequence b, and what pads them.
+  index_list pages(size_type b) const {
+    const detail::integers row = numbers_.from(starts_.data ? starts_[b] : b * row_stride_);
+    index_list list;
+    list.data = row.data, list.width = row.width, list.size = most(b);
+    return list;
   }
-  /// The memory of the numbers.
+  /// The memory of the numbers, as the library's own functions look at it.
   detail::memory_region region() const {
     const std::size_t width = static_cast<std::size_t>(numbers_.width);
     return starts_.data

@@ -42,7 +42,7 @@ void check_pages(const char* function, const Problem& p) {
     // Kernels may take keys two by two, counted from the blocks of a block mask where there is one.
     const size_type first = p.terms.sparse() ? 0 : reach.begin - reach.begin % 2,
                     s = p.key.sequence(b);
-    const integers pages = p.key.table.pages(s);
+    const index_list pages = p.key.table.pages(s);
     for (size_type place = first / p.key.elements.rows; place < p.key.pages_for(reach.end); ++place)
       if (const size_type page = pages[place]; page < 0 || page >= p.key.elements.batch)
         fail_with("heed::", function, ": sequence ", s, ": entry ", place, " of its table is page ",

@@ -63,7 +63,8 @@ struct stored_tensor {
       one.scale_row = scales.row_stride;
     }
     if (paged) {
-      one.pages = table.pages(sequence(b));
+      const index_list pages = table.pages(sequence(b));
+      one.pages = {pages.data, pages.width};
       one.page_rows = elements.rows;
       one.page_stride = elements.batch_stride;
       one.scale_page_stride = scales.batch_stride;
