@@ -245,7 +245,7 @@ class kv_cache {
       check_entries();  // the list, or the cache, may have changed since
       detail::stored_tensor<Stored> chosen = part.view(cache_);
       chosen.batch = entries_.size;
-      chosen.names = entries_;
+      chosen.sequences = entries_;
       chosen.rows = 0;
       for (size_type b = 0; b < chosen.batch; ++b)
         chosen.rows = (std::max)(chosen.rows, chosen.length(b));
@@ -308,7 +308,7 @@ class kv_cache {
       detail::stored_tensor<Stored> view(bhnd(elements.data(), batch, heads, capacity, dim),
                                          row_scales, batch, longest);
       view.first_rows = cache.first_.data();
-      view.lengths = cache.lengths_.data();
+      view.lengths = cache.lengths_;
       view.dropped = cache.dropped_.data();
       return view;
     }

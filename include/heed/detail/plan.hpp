@@ -33,7 +33,7 @@ auto kernel_head(const head_problem<Scalar, Stored>& head) {
 /// Whether a kernel can read rows in place.
 template <typename Acc, typename Stored>
 bool reads_in_place(const stored_tensor<Stored>& rows) {
-  return std::is_same<Acc, Stored>::value && rows.elements.col_stride == 1 && !rows.sequences;
+  return std::is_same<Acc, Stored>::value && rows.elements.col_stride == 1 && !rows.paged;
 }
 
 /// Whether the rows of a head are so far apart, as where heads are side by side, that a copy of a

@@ -3,6 +3,7 @@
 #include <heed/detail/caught.hpp>
 #include <heed/detail/check.hpp>
 #include <heed/detail/number.hpp>
+#include <heed/detail/pages.hpp>
 #include <heed/detail/score.hpp>
 #include <heed/detail/sizes.hpp>
 #include <heed/detail/starts.hpp>
@@ -149,6 +150,15 @@ struct problem {
           if (!is_negative_infinity(scores[i]) && (is_negative_infinity(most) || scores[i] > most))
             most = scores[i];
       }
+  }
+  /// The keys of sequence b that any of its queries may see by position.
+  struct key_reach {
+    size_type begin, end;
+  };
+  key_reach reach(size_type b) const {
+    const detail::band visible = band(b);
+    const size_type end = (std::min)(n_kv(b), (std::max)(size_type{0}, n_q(b) + visible.high));
+    return {(std::min)(end, (std::max)(size_type{0}, visible.low)), end};
   }
 
   head_problem<Scalar, Stored> head(size_type b, size_type h) const {
@@ -404,6 +414,7 @@ void check_scores(const char* function, const problem<Scalar, Stored>& p) {
   const auto& query = p.query;
   const auto &key = p.key, &value = p.value;
   check_view(function, "query", query);
+  check_paged_lengths(function, key);
   if (p.ragged()) check_ragged(function, p);
   auto sequences = query;  // each has a batch entry of keys, or all have one
   if (p.ragged() && !p.packs_keys()) sequences.batch = key.batch;
@@ -413,6 +424,7 @@ void check_scores(const char* function, const problem<Scalar, Stored>& p) {
   check_terms(function, p);
   check_each_sequence(function, p);
   check_scratch(function, p);
+  check_pages(function, p);
 }
 
 /// Makes a problem of all that scores come from, and lse, that has no out yet.
@@ -460,7 +472,9 @@ problem<Scalar, Stored> make_stored_problem(
                 "alibi: slopes", terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
                 terms.logit_scales, "key_lengths", terms.key_lengths, "first_keys",
                 terms.first_keys, "query_starts", p.query_starts(), "key_starts", p.key_starts(),
-                others...);
+                "key's scales", key.scales, "value's scales", value.scales, "the table of pages",
+                key.table.region(), "the table's starts", key.table.starts(), "lengths",
+                key.lengths, "sequences", key.sequences, others...);
   };
   are_apart({"out", out}, {"lse", lse}, "max_logits", terms.max_logits);
   if (terms.max_logits)
