@@ -2,7 +2,7 @@
 
 #include <heed/detail/decode_params.hpp>
 #include <heed/detail/dispatch.hpp>
-#include <heed/detail/problem.hpp>
+#include <heed/detail/make_problem.hpp>
 #include <heed/executor.hpp>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 #include <heed/detail/cpu.hpp>
 #include <heed/detail/decode_plan.hpp>
 #include <heed/detail/dispatch.hpp>
-#include <heed/detail/problem.hpp>
+#include <heed/detail/make_problem.hpp>
 #include <heed/executor.hpp>
 #include <heed/streaming.hpp>
 #include <heed/workspace.hpp>
