@@ -104,6 +104,8 @@ void options_and_terms(page& p) {
   p.compare("logit_scales(factors)", causal, heed::logit_scales(factors));
   const std::vector<size_type> lengths{n, 19};
   p.compare("key_lengths(lengths)", causal, heed::key_lengths(lengths));
+  p.compare("query_lengths(lengths)", causal, heed::query_lengths(lengths),
+            heed::key_lengths(lengths));
   const std::vector<size_type> first{0, 11};
   p.compare("first_keys(rows)", causal, heed::first_keys(first));
   heed::row_vector<float> largest(heads);

@@ -271,6 +271,48 @@ TEMPLATE_TEST_CASE(
   CHECK(rolling.bytes() == reserved);
 }
 
+TEMPLATE_TEST_CASE("keep_first: the first tokens and the window, and positions within the cache",
+                   "", double, std::int8_t) {
+  const heed::size_type window = 6, keep = 4,
+                        step = GENERATE(heed::size_type(1), heed::size_type(3));
+  const tokens<double> t(60, 4, 2, 8, 6, 1);
+  heed::kv_cache<TestType> cache(1, 2, 8, 6, 2 * (window + keep) + step, window, keep);
+  const heed::size_type reserved = cache.bytes();
+  const heed::row_vector<double> slopes = heed::alibi_slopes<double>(4);
+  const auto bend = [](double score, heed::size_type, heed::size_type h, heed::size_type i,
+                       heed::size_type j) { return score + 0.125 * double((3 * i + j + h) % 5); };
+  CHECK(cache.keep_first() == keep);
+  CHECK(cache.window() == -1);
+  for (heed::size_type first = 0; first < 60; first += step) {
+    t.append(cache, 0, first, first + step);
+    // the same tokens as a sequence of their own
+    heed::kv_cache<TestType> whole(1, 2, 8, 6);
+    const heed::size_type recent = (std::max)(first - window, keep);
+    t.append(whole, 0, 0, (std::min)(keep, first + step));
+    if (first + step > keep) t.append(whole, 0, recent, first + step);
+    CAPTURE(first);
+    REQUIRE(cache.length(0) == whole.length(0));
+    CHECK(cache.position(0) == first + step);
+    const auto same = [&](const auto& from) { return from(cache) == from(whole); };
+    CHECK(same([&](const auto& c) {
+      return testing::reference_from(c, t, first, first + step, causal(), heed::alibi(slopes),
+                                     heed::score_function(bend), heed::dropout(0.2, 5));
+    }));
+    CHECK(same([&](const auto& c) {
+      return testing::attention_from(c, t, first, first + step, causal(), heed::alibi(slopes),
+                                     heed::score_function(bend), heed::dropout(0.2, 5));
+    }));
+  }
+  CHECK(cache.dropped()[0] == 60 - cache.length(0));
+  CHECK(cache.bytes() == reserved);
+  testing::check_refused([&] { cache.truncate(0, window + keep - 1); },
+                         {"heed::kv_cache::truncate", "length 9", "10"});
+  heed::kv_cache<TestType> moved(std::move(cache));
+  CHECK(moved.keep_first() == keep);
+  testing::check_refused([&] { heed::kv_cache<TestType>(1, 2, 8, 6, 4, 6, -1); },
+                         {"heed::kv_cache: keep_first", "-1"});
+}
+
 TEST_CASE("a rolling cache can be cut back as far as its history reaches, and no further") {
   constexpr heed::size_type window = 5;
   const tokens<double> t(30, 2, 1, 8, 8, 9);

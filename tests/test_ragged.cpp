@@ -209,6 +209,95 @@ TEMPLATE_TEST_CASE("key_lengths and first_keys in a ragged batch: the keys betwe
   }
 }
 
+TEMPLATE_TEST_CASE("query_lengths: rows past them are padding, whose output is that of no key", "",
+                   float, double) {
+  // Rows of queries that are none hold NaN.
+  const std::vector<std::int32_t> used{0, 1, 2, 0, 50, 0, 0};
+  const TestType nan = std::numeric_limits<TestType>::quiet_NaN();
+  std::vector<heed::size_type> cut_starts{0};
+  packed<TestType> all, spoilt, cut;
+  result<TestType> grad_out;
+  grad_out.out = testing::random_rows<TestType>(query_starts.back(), heads * d_v, 8);
+  for (std::size_t s = 0; s < used.size(); ++s) {
+    const heed::size_type q = query_starts[s], rows = query_starts[s + 1] - q;
+    spoilt.query.middleRows(q + used[s], rows - used[s]).setConstant(nan);
+    cut.query.middleRows(cut_starts.back(), used[s]) = all.query.middleRows(q, used[s]);
+    cut_starts.push_back(cut_starts.back() + used[s]);
+  }
+  cut.query = cut.query.topRows(cut_starts.back()).eval();
+  const heed::row_vector<TestType> slopes = heed::alibi_slopes<TestType>(heads);
+  const auto split = [](auto& m, heed::size_type h) {
+    return heed::split_heads(heed::writable_view(m), h);
+  };
+  heed::workspace memory;
+  for (heed::attention_options options : all_options) {
+    heed::row_vector<TestType> most(heads), most_of_cut(heads);
+    const auto check = [&](const auto& attend, const auto& backward) {
+      result<TestType> got;
+      heed::rows<TestType> out(cut_starts.back(), heads * d_v), lse(cut_starts.back(), heads),
+          grad(cut_starts.back(), heads * d_v);
+      attend(spoilt, got.out_view(), got.lse_view(), query_starts, heed::query_lengths(used),
+             heed::max_logits(most));
+      attend(cut, split(out, heads), split(lse, heads), cut_starts, heed::max_logits(most_of_cut));
+      CHECK(most == most_of_cut);
+      packed<TestType> to, to_cut;
+      to_cut.query.resize(cut_starts.back(), heads * d_k);
+      for (std::size_t s = 0; s < used.size(); ++s)
+        grad.middleRows(cut_starts[s], used[s]) = grad_out.out.middleRows(query_starts[s], used[s]);
+      backward(spoilt, got.out_view(), got.lse_view(), grad_out.out_view(), to, query_starts,
+               heed::query_lengths(used));
+      backward(cut, split(out, heads), split(lse, heads), split(grad, heads), to_cut, cut_starts);
+      CHECK(to.key == to_cut.key);
+      CHECK(to.value == to_cut.value);
+      for (std::size_t s = 0; s < used.size(); ++s) {
+        const heed::size_type q = query_starts[s], rest = query_starts[s + 1] - q - used[s];
+        CHECK(got.out.middleRows(q, used[s]) == out.middleRows(cut_starts[s], used[s]));
+        CHECK(got.lse.middleRows(q, used[s]) == lse.middleRows(cut_starts[s], used[s]));
+        CHECK(got.out.middleRows(q + used[s], rest).isZero(0));
+        CHECK((got.lse.middleRows(q + used[s], rest).array() ==
+               -std::numeric_limits<TestType>::infinity())
+                  .all());
+        CHECK(to.query.middleRows(q, used[s]) == to_cut.query.middleRows(cut_starts[s], used[s]));
+        CHECK(to.query.middleRows(q + used[s], rest).isZero(0));
+      }
+    };
+    check(
+        [&](const auto& x, const auto& out, const auto& lse, const auto& starts,
+            const auto&... terms) {
+          heed::reference_ragged_attention_into(x.query_view(), x.key_view(), x.value_view(), out,
+                                                lse, starts, key_starts, options,
+                                                heed::alibi(slopes), terms...);
+        },
+        [&](const auto& x, const auto& out, const auto& lse, const auto& grad, auto& to,
+            const auto& starts, const auto&... terms) {
+          heed::reference_ragged_attention_backward_into(
+              x.query_view(), x.key_view(), x.value_view(), out, lse, grad, split(to.query, heads),
+              split(to.key, kv_heads), split(to.value, kv_heads), starts, key_starts, options,
+              heed::alibi(slopes), terms...);
+        });
+    for (const heed::isa target : testing::isas())
+      for (const int threads : {1, 3}) {
+        CAPTURE(testing::name_of(target), threads);
+        options.execution.target = target;
+        options.execution.threads = threads;
+        check(
+            [&](const auto& x, const auto& out, const auto& lse, const auto& starts,
+                const auto&... terms) {
+              heed::ragged_attention_into(x.query_view(), x.key_view(), x.value_view(), out, lse,
+                                          starts, key_starts, options, memory, heed::alibi(slopes),
+                                          terms...);
+            },
+            [&](const auto& x, const auto& out, const auto& lse, const auto& grad, auto& to,
+                const auto& starts, const auto&... terms) {
+              heed::ragged_attention_backward_into(
+                  x.query_view(), x.key_view(), x.value_view(), out, lse, grad,
+                  split(to.query, heads), split(to.key, kv_heads), split(to.value, kv_heads),
+                  starts, key_starts, options, memory, heed::alibi(slopes), terms...);
+            });
+      }
+  }
+}
+
 TEST_CASE("starts of 32 bits, as cu_seqlens are elsewhere, serve as those of 64 do") {
   const packed<float> all;
   const std::vector<std::int32_t> queries{0, 0, 1, 4, 4, 60, 61, 61},

@@ -465,6 +465,9 @@ TEST_CASE("a term that does not fit is refused") {
   refuse(heed::alibi(two_entries), {"attention: alibi", "batch 2", "batch 1"});
   heed::rows<double> written = two_entries;
   refuse(heed::max_logits(written), {"attention: max_logits", "batch 2", "batch 1"});
+  refuse(heed::query_lengths(negative), {"attention: query_lengths", "-1", "n_q is 5"});
+  refuse(heed::query_lengths(long_length), {"attention: query_lengths", "8", "n_q is 5"});
+  refuse(heed::query_lengths(many), {"attention: query_lengths", "2", "batch 1"});
   refuse(heed::first_keys(negative), {"attention: first_keys", "-1", "end at 7"});
   refuse(heed::first_keys(long_length), {"attention: first_keys", "8", "end at 7"});
   refuse(heed::first_keys(many), {"attention: first_keys", "2", "batch 1"});
@@ -490,6 +493,37 @@ TEST_CASE("slopes of each batch entry: a call for each entry") {
                                       e.key.middleRows(b * 7, 7), e.value.middleRows(b * 7, 7), {},
                                       heed::alibi(slope)));
     }
+}
+
+TEST_CASE("query_lengths of a padded batch: a call for each entry") {
+  const heed::size_type n = 5;
+  const example<double> e(2 * 2 * n, 2 * 7, 4, 3);
+  const std::vector<int> queries{3, 5}, keys{6, 7};
+  heed::attention_options options;
+  options.causal = heed::causal::bottom_right;
+  const heed::rows<double> bias = testing::random_rows<double>(2 * n, 7, 1);
+  heed::rows<double> out(2 * 2 * n, 3), lse(2 * 2 * n, 1);
+  heed::workspace memory;
+  for (const heed::isa target : heed::available_isas()) {
+    options.execution.target = target;
+    heed::multi_head_attention_into(
+        heed::bhnd(e.query.data(), 2, 2, n, 4), heed::bhnd(e.key.data(), 2, 1, 7, 4),
+        heed::bhnd(e.value.data(), 2, 1, 7, 3), heed::bhnd(out.data(), 2, 2, n, 3),
+        heed::bhnd(lse.data(), 2, 2, n, 1), options, memory, heed::query_lengths(queries),
+        heed::key_lengths(keys), heed::bias(heed::bhnd(bias.data(), 2, 1, n, 7)));
+    for (heed::size_type b = 0; b < 2; ++b)
+      for (heed::size_type h = 0; h < 2; ++h) {
+        const heed::size_type at = (b * 2 + h) * n, n_q = queries[std::size_t(b)],
+                              n_kv = keys[std::size_t(b)];
+        const auto one = heed::attention_with_lse(
+            e.query.middleRows(at, n_q), e.key.middleRows(b * 7, n_kv),
+            e.value.middleRows(b * 7, n_kv), options, heed::bias(bias.block(b * n, 0, n_q, n_kv)));
+        CHECK(out.middleRows(at, n_q) == one.out);
+        CHECK(lse.middleRows(at, n_q) == one.lse);
+        CHECK(out.middleRows(at + n_q, n - n_q).isZero(0));
+        CHECK((lse.middleRows(at + n_q, n - n_q).array() == -infinity).all());
+      }
+  }
 }
 
 TEST_CASE("first_keys: as if the keys before were not there, which are never read") {

@@ -37,6 +37,7 @@ struct causal_conv_terms {
   std::optional<tensor_view<const Acc>>
       wide_channel_bias;  // of the sums' type, where that is another
   std::optional<tensor_view<Acc>> carry;
+  std::optional<index_list> starts;
 
   template <typename Number>
   void add(const channel_bias_term<Number>& term) {
@@ -49,6 +50,7 @@ struct causal_conv_terms {
     }
   }
   void add(const carry_term<Acc>& term) { carry = term.view; }
+  void add(const sequence_starts_term& term) { starts = term.starts; }
   template <typename Other>
   void add(const Other&) {
     static_assert(sizeof(Other) == 0,
@@ -101,29 +103,34 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
   if (options.activation > activation::silu)
     fail_with("heed::", name, ": activation must be none or silu, but is ",
               int(options.activation));
-  check_carry(name, given.carry, x.batch, x.heads, past, "weight's taps - 1,", channels,
+  const sequences packed(name, "x", x, given.starts);
+  check_carry(name, given.carry, packed.count(), x.heads, past, "weight's taps - 1,", channels,
               "x's channels");
   check_apart(name, {"out", out}, {"carry", given.carry}, "x", x, "weight", weight, "channel_bias",
-              given.channel_bias, "channel_bias", given.wide_channel_bias);
+              given.channel_bias, "channel_bias", given.wide_channel_bias, "sequence_starts",
+              given.starts);
 
-  for_each_head(x.batch, x.heads, options.execution, [&](size_type b, size_type h) {
-    const matrix_view<Weight> weights = broadcast_head(weight, b, h);
+  for_each_head(packed.count(), x.heads, options.execution, [&](size_type b, size_type h) {
+    const matrix_view<Weight> weights = broadcast_head(weight, given.starts ? 0 : b, h);
+    const tensor_view<X> xs = packed.of(x, b);
+    const tensor_view<Scalar> outs = packed.of(out, b);
+    const size_type length = packed.length(b);
     // Token t of z, which counts from the oldest input of the past.
     const auto z = [&](size_type t, size_type c) {
-      if (t >= past) return Acc(x(b, h, t - past, c));
+      if (t >= past) return Acc(xs(0, h, t - past, c));
       return given.carry ? Acc((*given.carry)(b, h, t, c)) : Acc(0);
     };
-    for (size_type t = 0; t < x.rows; ++t)
+    for (size_type t = 0; t < length; ++t)
       for (size_type c = 0; c < channels; ++c) {
         Acc sum(0);
         for (size_type i = 0; i < taps; ++i) sum += Acc(Acc(weights(c, i)) * z(t + i, c));
         if (given.channel_bias) sum += Acc((*given.channel_bias)(0, 0, 0, c));
         if (given.wide_channel_bias) sum += (*given.wide_channel_bias)(0, 0, 0, c);
-        out(b, h, t, c) = Scalar(options.activation == activation::silu ? silu(sum) : sum);
+        outs(0, h, t, c) = Scalar(options.activation == activation::silu ? silu(sum) : sum);
       }
     if (given.carry)
       for (size_type t = 0; t < past; ++t)  // ascending: a row is read before it is written
-        for (size_type c = 0; c < channels; ++c) (*given.carry)(b, h, t, c) = z(x.rows + t, c);
+        for (size_type c = 0; c < channels; ++c) (*given.carry)(b, h, t, c) = z(length + t, c);
   });
 }
 }  // namespace detail
@@ -136,9 +143,9 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
 /// x [B, H, T, channels], weight [B, H, channels, taps] (batch and heads may each be 1) ->
 /// out [B, H, T, channels]. For half and bfloat16 the weights, and the bias, may be float. Terms:
 /// channel_bias, and carry [B, H, taps - 1, channels], the past, oldest row first, which is left
-/// ready for the next call; without it the past is 0. Throws std::invalid_argument for sizes that
-/// do not fit together, and where out or carry overlaps itself, the other or an input, before
-/// anything is written.
+/// ready for the next call; without it the past is 0; and sequence_starts. Throws
+/// std::invalid_argument for sizes that do not fit together, and where out or carry overlaps
+/// itself, the other or an input, before anything is written.
 template <typename X, typename Weight, typename Scalar, typename... Terms>
 void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight,
                       const tensor_view<Scalar>& out, const causal_conv_options& options,

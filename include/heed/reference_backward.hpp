@@ -47,6 +47,7 @@ void reference_backward(const backward_problem<Scalar, Out>& p) {
   };
   clear(terms.grad_sinks);
   clear(terms.grad_logit_scales);
+  p.clear_other_queries();
   p.clear_other_rows(p.grad_key);
   p.clear_other_rows(p.grad_value);
   if (terms.grad_bias) write_zeros(terms.grad_bias->view);

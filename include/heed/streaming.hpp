@@ -92,6 +92,7 @@ void streaming(problem<Scalar, Stored> p) {
   const std::vector<accumulator_t<Scalar>> largest = p.make_largest();
   for (size_type b = 0; b < p.batch(); ++b)
     for (size_type h = 0; h < p.num_heads(); ++h) streaming_head(p.head(b, h));
+  p.write_other_rows();
   p.write_max_logits();
   p.rethrow();
 }

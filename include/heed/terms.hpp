@@ -243,6 +243,20 @@ detail::head_term<typename Vector::Scalar, detail::logit_scales_tag> logit_scale
 /// @endcode
 inline detail::key_lengths_term key_lengths(const index_list& lengths) { return {lengths}; }
 
+/// The number of queries of each batch entry, or of each sequence of a ragged batch, 0 to the rows
+/// it has: the rows past them are padding. They are not read, their output is 0 with a log-sum-exp
+/// of -infinity, and their gradient is 0. Bottom-right alignment counts from it. A list of integers
+/// of 32 or 64 bits.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const std::vector<heed::size_type> lengths{7};  // one batch entry, the last 3 rows are padding
+/// const auto out =
+///     heed::attention(x, x, x, {}, heed::query_lengths(lengths), heed::key_lengths(lengths));
+/// assert(out.bottomRows(3).isZero());
+/// @endcode
+inline detail::query_lengths_term query_lengths(const index_list& lengths) { return {lengths}; }
+
 /// The row of keys at which each batch entry begins, 0 to its length: padding on the left. Rows
 /// before it are never read, and the sequence is as if they were not there: alignment, windows,
 /// functions and dropout count keys from the first. keep, keep_bits and bias have a column for each

@@ -264,6 +264,7 @@ class backward_run {
 
   /// What no task writes: gradients of rows that are not keys, and of biases that are not visible.
   void clear() const {
+    p.clear_other_queries();
     p.clear_other_rows(p.grad_key);
     p.clear_other_rows(p.grad_value);
     if (p.terms.grad_bias) write_zeros(p.terms.grad_bias->view);

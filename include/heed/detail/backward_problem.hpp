@@ -32,6 +32,16 @@ struct backward_problem {
   matrix_view<Element> key_rows(const tensor_view<Element>& rows, size_type b, size_type h) const {
     return rows.head(forward.key_entry(b), h, forward.first_key(b), forward.n_kv(b));
   }
+  /// Makes the gradient of rows that are no queries 0.
+  void clear_other_queries() const {
+    for (size_type b = 0; forward.terms.query_lengths && b < forward.batch(); ++b)
+      for (size_type h = 0; h < forward.num_heads(); ++h) {
+        const auto all = grad_query.head(forward.query_entry(b), h, forward.first_query(b),
+                                         forward.stored_queries(b));
+        for (size_type i = forward.n_q(b); i < all.rows; ++i)
+          for (size_type c = 0; c < all.cols; ++c) all(i, c) = Scalar(accumulator(0));
+      }
+  }
   /// Makes the gradient of rows that are not keys 0: those before a sequence's first key, and those
   /// past its length.
   void clear_other_rows(const tensor_view<Scalar>& rows) const {
@@ -90,9 +100,9 @@ void check_outputs_apart(const char* function, const backward_problem<Scalar, Ou
                 p.grad_out, "grad_lse", p.terms.grad_lse, "keep", terms.keep, "keep",
                 terms.keep_bytes, "keep_bits", terms.keep_bits, "bias", terms.bias, "alibi: slopes",
                 terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
-                terms.logit_scales, "key_lengths", terms.key_lengths, "first_keys",
-                terms.first_keys, "query_starts", p.forward.query_starts(), "key_starts",
-                p.forward.key_starts(), others...);
+                terms.logit_scales, "query_lengths", terms.query_lengths, "key_lengths",
+                terms.key_lengths, "first_keys", terms.first_keys, "query_starts",
+                p.forward.query_starts(), "key_starts", p.forward.key_starts(), others...);
   };
   are_apart({"grad_query", p.grad_query}, {"grad_key", p.grad_key}, "grad_value", p.grad_value,
             "grad_bias", p.terms.grad_bias, "grad_alibi", p.terms.grad_alibi, "grad_sinks",

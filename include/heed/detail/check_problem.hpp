@@ -95,6 +95,15 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
                   ", but a score's magnitude is at most ", largest_score<Acc>(),
                   " (and no sink is -infinity)");
     }
+  if (terms.query_lengths) {
+    const index_list& lengths = *terms.query_lengths;
+    check_list(function, "query_lengths", lengths);
+    check_equal(function, "query_lengths: entries", lengths.size, "query's batch", batch);
+    for (size_type b = 0; b < batch; ++b)
+      if (lengths[b] < 0 || lengths[b] > p.stored_queries(b))
+        fail_with("heed::", function, ": query_lengths: entry ", b, " is ", lengths[b],
+                  ", but n_q is ", p.stored_queries(b));
+  }
   if (terms.key_lengths) {
     const index_list& lengths = *terms.key_lengths;
     check_list(function, "key_lengths", lengths);

@@ -31,7 +31,9 @@ template <typename Acc>
 struct linear_terms {
   std::optional<tensor_view<const Acc>> log_gate, bonus;
   std::optional<tensor_view<Acc>> carry;
+  std::optional<index_list> starts;
 
+  void add(const sequence_starts_term& term) { starts = term.starts; }
   void add(const log_gate_term<Acc>& term) { log_gate = term.view; }
   void add(const bonus_term<Acc>& term) { bonus = term.view; }
   void add(const carry_term<Acc>& term) { carry = term.view; }
@@ -70,6 +72,7 @@ struct linear_problem {
       beta;  // of the delta rule: [B,H_v,T,1], each extent its own or 1
   linear_attention_options options;
   linear_terms<accumulator> terms;
+  detail::sequences sequences;
 
   /// Heads that have a state: those of values.
   size_type heads() const { return value.heads; }
@@ -90,22 +93,22 @@ struct linear_problem {
   }
   linear_head<Scalar> head(size_type b, size_type h) const {
     linear_head<Scalar> one;
-    one.query = group_of(query, b, h);
-    one.key = key.head(b, h * key.heads / heads(), 0, key.rows);
-    one.value = value.head(b, h, 0, value.rows);
-    one.out = group_of(out, b, h);
-    if (terms.log_gate) one.log_gate = broadcast_head(*terms.log_gate, b, h);
-    if (beta) one.beta = broadcast_head(*beta, b, h);
-    if (terms.bonus) one.bonus = broadcast_head(*terms.bonus, b, h);
+    const size_type length = sequences.length(b);
+    one.query = group_of(sequences.of(query, b), h);
+    one.key = sequences.of(key, b).head(0, h * key.heads / heads(), 0, length);
+    one.value = sequences.of(value, b).head(0, h, 0, length);
+    one.out = group_of(sequences.of(out, b), h);
+    if (terms.log_gate) one.log_gate = broadcast_head(sequences.of(*terms.log_gate, b), 0, h);
+    if (beta) one.beta = broadcast_head(sequences.of(*beta, b), 0, h);
+    if (terms.bonus) one.bonus = broadcast_head(sequences.of(*terms.bonus, b), 0, h);
     if (terms.carry) one.state = terms.carry->head(b, h, 0, terms.carry->rows);
     return one;
   }
 
  private:
   template <typename T>
-  tensor_view<T> group_of(tensor_view<T> view, size_type b, size_type h) const {
-    view.data += b * view.batch_stride + h * view.heads / heads() * view.head_stride;
-    view.batch = 1;
+  tensor_view<T> group_of(tensor_view<T> view, size_type h) const {
+    view.data += h * view.heads / heads() * view.head_stride;
     view.heads = group();
     return view;
   }
@@ -161,7 +164,7 @@ linear_problem<Scalar> make_linear_shape_problem(
     const std::optional<tensor_view<const accumulator_t<Scalar>>>& beta,
     const linear_attention_options& options, const Terms&... given) {
   static_assert(scalars_fit<Scalar, Query, Key, Value>::value);
-  linear_problem<Scalar> p{query, key, value, {}, beta, options, {}};
+  linear_problem<Scalar> p{query, key, value, {}, beta, options, {}, {}};
   add_terms(p.terms, given...);
 
   check_view(function, "query", query);
@@ -194,8 +197,10 @@ linear_problem<Scalar> make_linear_shape_problem(
   check_broadcast("log_gate", p.terms.log_gate, key.rows, key.cols);
   check_broadcast("beta", beta, key.rows, 1);
   check_broadcast("bonus", p.terms.bonus, 1, key.cols);
+  p.sequences = sequences(function, "query", p.query, p.terms.starts);
   check_carry(
-      function, p.terms.carry, key.batch, p.heads(), key.cols, "key's head_dim", p.state_cols(),
+      function, p.terms.carry, p.sequences.count(), p.heads(), key.cols, "key's head_dim",
+      p.state_cols(),
       options.normalise ? "value's head_dim and one for the normaliser," : "value's head_dim");
   if (options.scale) check_number<accumulator_t<Scalar>>(function, "scale", *options.scale);
   check_number<accumulator_t<Scalar>>(function, "epsilon", options.epsilon);
@@ -226,7 +231,8 @@ linear_problem<Scalar> make_linear_problem(
   check_out(function, "out", out, readers, value, "length");
   p.out = out;
   check_apart(function, {"out", out}, {"carry", p.terms.carry}, "query", query, "key", key, "value",
-              value, "log_gate", p.terms.log_gate, "beta", beta, "bonus", p.terms.bonus);
+              value, "log_gate", p.terms.log_gate, "beta", beta, "bonus", p.terms.bonus,
+              "sequence_starts", p.terms.starts);
   return p;
 }
 
@@ -285,7 +291,7 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
     }
   };
 
-  for (size_type t = 0; t < p.key.rows; ++t) {
+  for (size_type t = 0; t < head.key.rows; ++t) {
     for (size_type d = 0; d < d_k; ++d)
       key[std::size_t(d)] = mapped(p.options.feature_map, Acc(head.key(t, d)));
     for (size_type c = 0; c < d_v; ++c) update[std::size_t(c)] = Acc(head.value(t, c));
@@ -315,7 +321,7 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
 
 template <typename Scalar>
 void recurrent(const linear_problem<Scalar>& p) {
-  for_each_head(p.key.batch, p.heads(), p.options.execution,
+  for_each_head(p.sequences.count(), p.heads(), p.options.execution,
                 [&](size_type b, size_type h) { recurrent_head(p, p.head(b, h)); });
 }
 

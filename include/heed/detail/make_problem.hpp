@@ -53,11 +53,11 @@ problem<Scalar, Stored> make_stored_problem(
                 value.elements, "keep", terms.keep, "keep", terms.keep_bytes, "keep_bits",
                 terms.keep_bits, "packed_keep_bits", terms.packed_bits, "bias", terms.bias,
                 "alibi: slopes", terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
-                terms.logit_scales, "key_lengths", terms.key_lengths, "first_keys",
-                terms.first_keys, "query_starts", p.query_starts(), "key_starts", p.key_starts(),
-                "key's scales", key.scales, "value's scales", value.scales, "the table of pages",
-                key.table.region(), "the table's starts", key.table.starts(), "lengths",
-                key.lengths, "sequences", key.sequences, others...);
+                terms.logit_scales, "query_lengths", terms.query_lengths, "key_lengths",
+                terms.key_lengths, "first_keys", terms.first_keys, "query_starts", p.query_starts(),
+                "key_starts", p.key_starts(), "key's scales", key.scales, "value's scales",
+                value.scales, "the table of pages", key.table.region(), "the table's starts",
+                key.table.starts(), "lengths", key.lengths, "sequences", key.sequences, others...);
   };
   are_apart({"out", out}, {"lse", lse}, "max_logits", terms.max_logits);
   if (terms.max_logits)

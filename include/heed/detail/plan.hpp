@@ -237,6 +237,7 @@ void forward(problem<Scalar, Stored> p, workspace& memory) {
     if (p.terms.max_logits) p.largest = scratch_at<accumulator_t<Scalar>>(scratch, plan.largest);
     decode(p, plan.decode, scratch, [&p](size_type b) { return is_decode(p, b); });
     forward_blocks(p, plan.blocks, scratch);
+    p.write_other_rows();
     p.write_max_logits();
     p.rethrow();
   } else {

@@ -66,8 +66,13 @@ struct problem {
   }
   /// Query heads that share one key/value head.
   size_type group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
-  size_type n_q(size_type b) const {
+  /// The rows of queries that sequence b has in memory, and those that are its queries: the others
+  /// are never read.
+  size_type stored_queries(size_type b) const {
     return ragged() ? terms.starts->queries[b + 1] - terms.starts->queries[b] : query.rows;
+  }
+  size_type n_q(size_type b) const {
+    return terms.query_lengths ? (*terms.query_lengths)[b] : stored_queries(b);
   }
   index_list query_starts() const { return ragged() ? terms.starts->queries : index_list(); }
   index_list key_starts() const { return ragged() ? terms.starts->keys : index_list(); }
@@ -98,7 +103,7 @@ struct problem {
   }
   /// Whether the next call may differ from this one in the lengths of its sequences alone, from no
   /// key to key.capacity: a loop of such calls takes its workspace at once.
-  bool grows() const { return !ragged() && (cached || terms.key_lengths); }
+  bool grows() const { return !ragged() && !terms.query_lengths && (cached || terms.key_lengths); }
   double scale() const {
     return options.scale ? *options.scale
                          : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, size_type{1})));
@@ -129,6 +134,16 @@ struct problem {
     std::vector<accumulator> room(static_cast<std::size_t>(query.batch * query.heads * query.rows));
     largest = room.data();
     return room;
+  }
+  /// Rows that are no queries: 0, and -infinity as their lse.
+  void write_other_rows() const {
+    for (size_type b = 0; terms.query_lengths && b < batch(); ++b)
+      for (size_type h = 0; h < num_heads(); ++h)
+        for (size_type i = first_query(b) + n_q(b); i < first_query(b) + stored_queries(b); ++i) {
+          for (size_type c = 0; c < out.cols; ++c)
+            out(query_entry(b), h, i, c) = Scalar(accumulator(0));
+          if (lse.data) lse(query_entry(b), h, i, 0) = negative_infinity<accumulator>();
+        }
   }
   /// The largest score of each head, of the queries that it counts.
   void write_max_logits() const {

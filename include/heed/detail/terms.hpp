@@ -83,6 +83,9 @@ struct starts_term {
 struct key_lengths_term {
   index_list lengths;
 };
+struct query_lengths_term {
+  index_list lengths;
+};
 struct first_keys_term {
   index_list rows;
 };
@@ -176,7 +179,7 @@ struct terms {
   std::optional<alibi_term<Acc>> alibi;
   std::optional<head_term<Acc, sinks_tag>> sinks;
   std::optional<head_term<Acc, logit_scales_tag>> logit_scales;
-  std::optional<index_list> key_lengths, first_keys;
+  std::optional<index_list> query_lengths, key_lengths, first_keys;
   std::optional<max_logits_term<Acc>> max_logits;
   std::optional<starts_term> starts;
   const block_mask* blocks = nullptr;           // of the call
@@ -207,6 +210,7 @@ struct terms {
   void add(const head_term<Acc, sinks_tag>& term) { sinks = term; }
   void add(const head_term<Acc, logit_scales_tag>& term) { logit_scales = term; }
   void add(const starts_term& term) { starts = term; }
+  void add(const query_lengths_term& term) { query_lengths = term.lengths; }
   void add(const key_lengths_term& term) { key_lengths = term.lengths; }
   void add(const first_keys_term& term) { first_keys = term.rows; }
   void add(const max_logits_term<Acc>& term) { max_logits = term; }
