@@ -93,6 +93,8 @@ struct score_params {
   Acc sink = 0;                 // joins the denominator, has no value
   block_hook<Acc> weight_hook;  // dropout: changes exp(s - max) after it has been summed
   size b = 0, h = 0;            // which head of which sequence this is, for the hooks
+  bool natural = false;  // kernels keep scores in natural units, as the gradient does: what it
+                         // takes of them is then as exact as the formula
 
   bool capped() const { return softcap > 0; }
   /// With a slope that is 0 there is nothing to add.
