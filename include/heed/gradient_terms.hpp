@@ -61,9 +61,8 @@ struct backward_terms : terms<Acc>, gradient_terms<Acc> {
   void add(const grad_alibi_term<Acc>& term) { this->grad_alibi = term; }
   void add(const grad_head_term<Acc, sinks_tag>& term) { this->grad_sinks = term; }
   void add(const grad_head_term<Acc, logit_scales_tag>& term) { this->grad_logit_scales = term; }
-  template <typename Scalar>
-  void add(const max_logits_term<Scalar>&) {
-    static_assert(sizeof(Scalar) == 0, "max_logits is a result of the forward call: leave it out");
+  void add(const max_logits_term<Acc>&) {
+    static_assert(sizeof(Acc) == 0, "max_logits is a result of the forward call: leave it out");
   }
   template <typename Function>
   void add(const score_function_term<Function, void>&) {

@@ -156,8 +156,9 @@ Result merge(Iterator first, Iterator last) {
 /// std::vector<float> x(2 * 4 * 10 * 64, 0.5f), out(x.size()), part(x.size());
 /// std::vector<float> lse(2 * 4 * 10), part_lse(lse.size());
 /// const auto heads = heed::bhnd(x.data(), 2, 4, 10, 64);
-/// const auto to = heed::bhnd(out.data(), 2, 4, 10, 64), of_part = heed::bhnd(part.data(), 2, 4,
-/// 10, 64); const auto to_lse = heed::bhnd(lse.data(), 2, 4, 10, 1),
+/// const auto to = heed::bhnd(out.data(), 2, 4, 10, 64),
+///            of_part = heed::bhnd(part.data(), 2, 4, 10, 64);
+/// const auto to_lse = heed::bhnd(lse.data(), 2, 4, 10, 1),
 ///            of_part_lse = heed::bhnd(part_lse.data(), 2, 4, 10, 1);
 /// heed::workspace memory;
 /// heed::multi_head_attention_into(heads, heads, heads, to, to_lse, {}, memory);
