@@ -224,6 +224,24 @@ void caches(page& p) {
                " pages for 50 + 43 tokens, not 7",
            difference(forked, alone));
 
+  // Rows as pages that a server owns: 40 tokens in pages 2, 0 and 1 of 16.
+  const std::vector<std::int32_t> numbers{2, 0, 1}, lengths{40};
+  const heed::kv_pages<float> served(heed::bnhd(p.key.data(), 3, 16, kv_heads, d),
+                                     heed::bnhd(p.value.data(), 3, 16, kv_heads, d),
+                                     heed::page_table(numbers.data(), 1, 3), lengths);
+  matrix by_table(1, heads * d);
+  heed::cached_attention_into(split_heads(view(p.query.row(0)), heads), served,
+                              split_heads(writable_view(by_table), heads), {}, {}, p.memory);
+  const auto in_order = [](const matrix& rows) {
+    matrix all(40, rows.cols());
+    all << rows.middleRows(32, 16), rows.topRows(16), rows.middleRows(16, 8);
+    return all;
+  };
+  p.report("pages of the caller's, by a table",
+           difference(by_table,
+                      heed::packed_multi_head_attention(p.query.row(0), in_order(p.key),
+                                                        in_order(p.value), {heads, kv_heads})));
+
   const heed::latent_weights<float> w{matrix::Random(heads * d, 48), matrix::Random(heads * d, 48),
                                       heads, 16};
   const matrix latent = 0.2f * matrix::Random(n, 48 + 16),

@@ -2,6 +2,7 @@
 
 #include <heed/backward.hpp>
 #include <heed/multi_head.hpp>
+#include <heed/position.hpp>
 
 #include <functional>
 #include <unsupported/Eigen/CXX11/ThreadPool>
@@ -402,7 +403,7 @@ struct packed {
     value = testing::random_rows<Scalar>(n_kv, kv_heads * d_v, 3);
     grad_out = testing::random_rows<Scalar>(n_q, heads * d_v, 4);
     grad_lse = testing::random_rows<Acc>(n_q, heads, 5);
-    slopes = testing::random_rows<Acc>(heads, 1, 6);
+    slopes = heed::alibi_slopes<Acc>(heads);
     logits = testing::random_rows<Acc>(heads, 1, 7);
     const Scalar nothing(std::numeric_limits<float>::quiet_NaN());
     out.setConstant(n_q, heads * d_v, nothing);

@@ -116,7 +116,7 @@ TEST_CASE("sizes that do not fit are refused") {
     const std::string what(name);
     const auto of = [&](const char* part, size_type got, size_type wanted) {
       return std::vector<std::string>{what + ": " + part + " " + std::to_string(got),
-                                      whose + " " + std::to_string(wanted)};
+                                      whose + " " + part + " " + std::to_string(wanted)};
     };
     refuse([=](arguments& a) { ++(a.*member).batch; }, of("batch", sizes[0] + 1, sizes[0]));
     refuse([=](arguments& a) { --(a.*member).heads; }, of("num_heads", sizes[1] - 1, sizes[1]));
@@ -127,7 +127,7 @@ TEST_CASE("sizes that do not fit are refused") {
   same_as("grad_query", &arguments::grad_query, "query's", {batch, heads, n_q, d_k});
   same_as("grad_key", &arguments::grad_key, "key's", {batch, kv_heads, n_kv, d_k});
   same_as("grad_value", &arguments::grad_value, "value's", {batch, kv_heads, n_kv, d_v});
-  same_as("grad_bias", &arguments::grad_bias, "bias'", {1, heads, n_q, n_kv});
+  same_as("grad_bias", &arguments::grad_bias, "bias's", {1, heads, n_q, n_kv});
 }
 
 TEST_CASE("options and terms that are out of range are refused") {
@@ -227,12 +227,11 @@ TEST_CASE("a backward call of one head refuses matrices that do not fit, by name
   heed::rows<float> short_gradient = heed::rows<float>::Constant(4, 6, -7);
   testing::check_refused(
       [&] { heed::attention_backward_into(q, k, v, o, l, o, short_gradient, dk, dv, {}, memory); },
-      {"heed::attention_backward_into: grad_query: rows 4", "query's 5"});
+      {"heed::attention_backward_into: grad_query: rows 4", "query's rows 5"});
   CHECK((short_gradient.array() == -7).all());
 }
 
-TEST_CASE(
-    "a ragged backward call refuses starts that do not fit and terms that it does not offer") {
+TEST_CASE("a ragged backward call refuses starts that do not fit and terms that it does not have") {
   const heed::rows<float> x = testing::random_rows<float>(10, 8, 1);
   heed::rows<float> lse(10, 1), dq = heed::rows<float>::Constant(10, 8, -7), dk = dq, dv = dq;
   lse.setZero();
@@ -270,11 +269,12 @@ TEST_CASE(
   heed::rows<float> grad_pairs = heed::rows<float>::Constant(10, 10, -7);
   const testing::mask keep = testing::mask::Constant(10, 10, true);
   const std::vector<size_type> lengths{10};
-  refuse_starts(good, good, {"bias", "not offered"}, heed::bias(pairs));
-  refuse_starts(good, good, {"bias", "not offered"}, heed::bias(pairs),
+  refuse_starts(good, good, {"bias", "not supported for ragged batches"}, heed::bias(pairs));
+  refuse_starts(good, good, {"bias", "not supported for ragged batches"}, heed::bias(pairs),
                 heed::grad_bias(grad_pairs));
-  refuse_starts(good, good, {"keep", "not offered"}, heed::keep(keep));
-  refuse_starts(good, good, {"key_lengths", "not offered"}, heed::key_lengths(lengths));
+  refuse_starts(good, good, {"keep", "not supported for ragged batches"}, heed::keep(keep));
+  refuse_starts(good, good, {"key_lengths", "not supported for ragged batches"},
+                heed::key_lengths(lengths));
   CHECK((dq.array() == -7).all());
   CHECK((dk.array() == -7).all());
   CHECK((dv.array() == -7).all());

@@ -165,6 +165,8 @@ class transformer {
     matrix<Scalar> grad_x =
         last_norm_.backward(product(grad_logits, weights.unembedding().transpose()));
 
+    heed::rope_options rotate_back;
+    rotate_back.direction = heed::rope_direction::backward;
     for (size_type l = size_.layers; l-- > 0;) {
       activations& a = layers_[std::size_t(l)];
       gradient.out(l) = product(a.mixed.transpose(), grad_x);
@@ -174,7 +176,7 @@ class transformer {
           query(a.qkv), key(a.qkv), value(a.qkv), split(a.mixed, size_.heads),
           split(a.lse, size_.heads), split(grad_mixed, size_.heads), query(grad_qkv), key(grad_qkv),
           value(grad_qkv), options_, memory_);
-      rotate_back(query_and_key(grad_qkv));
+      heed::apply_rope(query_and_key(grad_qkv), rotate_back);
       gradient.qkv(l) = product(a.norm.out().transpose(), grad_qkv);
       grad_x += a.norm.backward(product(grad_qkv, weights.qkv(l).transpose()));
     }
@@ -220,18 +222,6 @@ class transformer {
   auto value(matrix<Scalar>& qkv) const { return split(qkv.rightCols(size_.width()), size_.heads); }
   auto query_and_key(matrix<Scalar>& qkv) const {
     return split(qkv.leftCols(2 * size_.width()), 2 * size_.heads);
-  }
-
-  /// The gradient of a rotation is the rotation back.
-  void rotate_back(const heed::tensor_view<Scalar>& x) const {
-    std::vector<size_type> positions;
-    for (size_type i = 0; i < x.batch * x.rows; ++i) positions.push_back(i % x.rows);
-    const vector<double> frequencies = heed::rope_frequencies(x.cols).frequencies;
-    const matrix<double> angles =
-        vector<double>::LinSpaced(x.rows, 0, double(x.rows - 1)) * frequencies.transpose();
-    const matrix<Scalar> cosines = angles.array().cos().template cast<Scalar>(),
-                         sines = angles.array().sin().template cast<Scalar>();
-    heed::rotate_into(x, cosines, matrix<Scalar>(-sines), positions);
   }
 
   model_size size_;

@@ -2,6 +2,7 @@
 
 #include <heed/cached_attention.hpp>  // what a cache is for
 #include <heed/detail/check.hpp>
+#include <heed/detail/check_cache.hpp>
 #include <heed/detail/overlap.hpp>
 #include <heed/detail/params.hpp>
 #include <heed/detail/storage.hpp>
@@ -37,32 +38,6 @@ constexpr size_type kv_cache_bytes(size_type layers, size_type num_kv_heads, siz
                          "2 * layers * num_kv_heads * head_dim * length * bytes_per_element",
                          {2, layers, num_kv_heads, head_dim, length, bytes_per_element});
 }
-
-namespace detail {
-/// A cache of these extents must have a countable size; its largest list takes 8 bytes an element.
-inline void check_storage(const char* function, const std::array<size_type, 4>& extents) {
-  const auto some = [&](std::size_t axis) { return (std::max)(extents[axis], size_type{1}); };
-  product(function, "size in bytes", {some(0), some(1), some(2), some(3), 8});
-}
-/// Tokens to append must be those of a cache of num_kv_heads heads.
-template <typename Key, typename Value>
-void check_tokens(const char* function, const tensor_view<Key>& key,
-                  const tensor_view<Value>& value, size_type num_kv_heads, size_type key_dim,
-                  size_type value_dim) {
-  check_view(function, "key", key);
-  check_view(function, "value", value);
-  check_equal(function, "value: batch", value.batch, "key's batch", key.batch);
-  check_equal(function, "key: num_kv_heads", key.heads, "the cache's num_kv_heads", num_kv_heads);
-  check_equal(function, "value: num_kv_heads", value.heads, "the cache's num_kv_heads",
-              num_kv_heads);
-  check_equal(function, "value: tokens", value.rows, "key's tokens", key.rows);
-  check_equal(function, "key: head_dim", key.cols, "the cache's key_dim", key_dim);
-  check_equal(function, "value: head_dim", value.cols, "the cache's value_dim", value_dim);
-  if (key.rows > unbounded)
-    fail_with("heed::", function, ": key: ", key.rows, " tokens are more than a cache can count, ",
-              unbounded);
-}
-}  // namespace detail
 
 /// The keys and values that a decoder has seen, for a batch of sequences of one layer: each
 /// key/value head of each sequence is contiguous.
@@ -260,7 +235,7 @@ class kv_cache {
       check_entries();  // the list, or the cache, may have changed since
       detail::stored_tensor<Stored> chosen = part.view(cache_);
       chosen.batch = entries_.size;
-      chosen.names = entries_;
+      chosen.sequences = entries_;
       chosen.rows = 0;
       for (size_type b = 0; b < chosen.batch; ++b)
         chosen.rows = (std::max)(chosen.rows, chosen.length(b));
@@ -323,7 +298,7 @@ class kv_cache {
       detail::stored_tensor<Stored> view(bhnd(elements.data(), batch, heads, capacity, dim),
                                          row_scales, batch, longest);
       view.first_rows = cache.first_.data();
-      view.lengths = cache.lengths_.data();
+      view.lengths = cache.lengths_;
       if (cache.keep_first_ == 0) view.dropped = cache.dropped_.data();
       return view;
     }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <heed/detail/inputs.hpp>
-#include <heed/detail/problem.hpp>
+#include <heed/detail/make_problem.hpp>
 #include <heed/detail/score.hpp>
 
 #include <cmath>

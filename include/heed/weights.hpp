@@ -2,7 +2,7 @@
 
 #include <heed/attention.hpp>
 #include <heed/detail/inputs.hpp>
-#include <heed/detail/problem.hpp>
+#include <heed/detail/make_problem.hpp>
 #include <heed/detail/score.hpp>
 #include <heed/streaming.hpp>
 

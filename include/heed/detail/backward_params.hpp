@@ -44,10 +44,12 @@ struct backward_head {
 
   /// Whether terms need the dot products after they have become weights.
   bool keeps_scores() const { return score.capped() || score.score_hook.run || has_logit_scale; }
+  /// Whether scores are more than scaled dot products.
+  bool changes_scores() const { return keeps_scores() || score.changes_scores(); }
   /// Whether scores, weights or gradients are more than those of dot products that position hides.
   bool changes_rows() const {
-    return keeps_scores() || score.changes_scores() || score.keep || score.mask_hook.run ||
-           score.weight_hook.run || grad_bias.data || sums;
+    return changes_scores() || score.keep || score.mask_hook.run || score.weight_hook.run ||
+           grad_bias.data || sums;
   }
 };
 

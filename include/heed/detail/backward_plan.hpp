@@ -153,6 +153,7 @@ class backward_run {
     one.shift = at<Acc>(plan.shift) + first_row(b, h);
     one.delta = at<Acc>(plan.delta) + first_row(b, h);
     one.score = of.score;
+    one.score.natural = true;
     if (p.forward.terms.logit_scales) {
       one.has_logit_scale = true;
       one.logit_scale = p.forward.terms.logit_scales->values[h];

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <heed/detail/problem.hpp>
+#include <heed/detail/make_problem.hpp>
 #include <heed/detail/sizes.hpp>
 #include <heed/gradient_terms.hpp>
 

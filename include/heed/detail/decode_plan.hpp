@@ -2,7 +2,7 @@
 
 #include <heed/detail/decode_params.hpp>
 #include <heed/detail/dispatch.hpp>
-#include <heed/detail/problem.hpp>
+#include <heed/detail/make_problem.hpp>
 #include <heed/executor.hpp>
 
 #include <algorithm>
@@ -58,12 +58,8 @@ struct decode_cut {
 };
 template <typename Scalar, typename Stored>
 decode_cut cut_keys(const problem<Scalar, Stored>& p, size_type b) {
-  const detail::band band = p.band(b);
-  decode_cut cut;
-  cut.end = (std::min)(p.n_kv(b), (std::max)(size_type{0}, p.n_q(b) + band.high));
-  cut.begin = (std::min)(cut.end, (std::max)(size_type{0}, band.low));
-  cut.part = decode_part(p.n_kv(b));
-  return cut;
+  const auto reach = p.reach(b);
+  return {reach.begin, reach.end, decode_part(p.n_kv(b))};
 }
 
 /// What the parts of one key/value head leave for each query row: sums of weighed values, maxima in
@@ -171,7 +167,7 @@ decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
   plan.score_bytes = padded_bytes(group * size_type{sizeof(score_params<Acc>)});
   plan.query_bytes = padded_bytes(plan.rows * padded_row(d_k) * size_type{sizeof(Acc)});
   plan.head_bytes =
-      plan.score_bytes + plan.query_bytes + decode_layout<Acc>(plan.rows, d_k).bytes();
+      plan.score_bytes + plan.query_bytes + decode_layout<Acc>(plan.rows, d_k, d_v).bytes();
   plan.params_bytes = padded_bytes(plan.heads * size_type{sizeof(decode_params<In, Acc>)});
   plan.result_size = plan.rows * (d_v + 2);
   const size_type part_bytes = padded_bytes(plan.heads * plan.result_size * size_type{sizeof(Acc)});

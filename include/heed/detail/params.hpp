@@ -1,6 +1,7 @@
 #pragma once
 
 #include <heed/detail/abi.hpp>
+#include <heed/detail/integers.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -92,6 +93,8 @@ struct score_params {
   Acc sink = 0;                 // joins the denominator, has no value
   block_hook<Acc> weight_hook;  // dropout: changes exp(s - max) after it has been summed
   size b = 0, h = 0;            // which head of which sequence this is, for the hooks
+  bool natural = false;  // kernels keep scores in natural units, as the gradient does: what it
+                         // takes of them is then as exact as the formula
 
   bool capped() const { return softcap > 0; }
   /// With a slope that is 0 there is nothing to add.
@@ -130,9 +133,9 @@ struct stored_rows {
   const Stored* data = nullptr;
   size rows = 0, cols = 0;
   size row = 0, col = 1;  // strides, in elements
-  // In pages, row j is row (first + j) % page_rows of page pages[(first + j) / page_rows]; null:
+  // In pages, row j is row (first + j) % page_rows of page pages[(first + j) / page_rows]; no data:
   // rows are one `row` apart.
-  const size* pages = nullptr;
+  integers pages;
   size first = 0, page_rows = 1, page_stride = 0;
   const float* scales = nullptr;  // the factor of each row; null: 1
   size scale_row = 0, scale_page_stride = 0;
@@ -140,19 +143,19 @@ struct stored_rows {
                         // read it in place
 
   const Stored* row_at(size j) const {
-    if (!pages) return data + j * row;
+    if (!pages.data) return data + j * row;
     j += first;
     return data + pages[j / page_rows] * page_stride + j % page_rows * row;
   }
   /// The scale of row j; those of the rows of its run are scale_row apart.
   const float* scale_at(size j) const {
-    if (!pages) return scales + j * scale_row;
+    if (!pages.data) return scales + j * scale_row;
     j += first;
     return scales + pages[j / page_rows] * scale_page_stride + j % page_rows * scale_row;
   }
   /// How many of the `most` rows from j on are one stride apart.
   size run_at(size j, size most) const {
-    if (!pages) return most;
+    if (!pages.data) return most;
     const size left = page_rows - (first + j) % page_rows;
     return left < most ? left : most;
   }

@@ -3,7 +3,7 @@
 #include <heed/detail/cpu.hpp>
 #include <heed/detail/decode_plan.hpp>
 #include <heed/detail/dispatch.hpp>
-#include <heed/detail/problem.hpp>
+#include <heed/detail/make_problem.hpp>
 #include <heed/executor.hpp>
 #include <heed/streaming.hpp>
 #include <heed/workspace.hpp>
@@ -33,7 +33,7 @@ auto kernel_head(const head_problem<Scalar, Stored>& head) {
 /// Whether a kernel can read rows in place.
 template <typename Acc, typename Stored>
 bool reads_in_place(const stored_tensor<Stored>& rows) {
-  return std::is_same<Acc, Stored>::value && rows.elements.col_stride == 1 && !rows.sequences;
+  return std::is_same<Acc, Stored>::value && rows.elements.col_stride == 1 && !rows.paged;
 }
 
 /// Whether the rows of a head are so far apart, as where heads are side by side, that a copy of a
