@@ -104,6 +104,12 @@ void options_and_terms(page& p) {
   p.compare("logit_scales(factors)", causal, heed::logit_scales(factors));
   const std::vector<size_type> lengths{n, 19};
   p.compare("key_lengths(lengths)", causal, heed::key_lengths(lengths));
+  p.compare("query_lengths(lengths)", causal, heed::query_lengths(lengths),
+            heed::key_lengths(lengths));
+  const std::vector<size_type> first{0, 11};
+  p.compare("first_keys(rows)", causal, heed::first_keys(first));
+  heed::row_vector<float> largest(heads);
+  p.compare("max_logits(numbers)", causal, heed::max_logits(largest));
   heed::block_mask diagonal(1, 1, n, n, 16, 16);
   for (size_type block = 0; block < diagonal.q_blocks(); ++block) diagonal.show(0, 0, block, block);
   p.compare("blocks(mask)", plain, heed::blocks(diagonal));
@@ -217,6 +223,24 @@ void caches(page& p) {
   p.report("paged cache, forked: " + std::to_string(12 - pages.free_pages()) +
                " pages for 50 + 43 tokens, not 7",
            difference(forked, alone));
+
+  // Rows as pages that a server owns: 40 tokens in pages 2, 0 and 1 of 16.
+  const std::vector<std::int32_t> numbers{2, 0, 1}, lengths{40};
+  const heed::kv_pages<float> served(heed::bnhd(p.key.data(), 3, 16, kv_heads, d),
+                                     heed::bnhd(p.value.data(), 3, 16, kv_heads, d),
+                                     heed::page_table(numbers.data(), 1, 3), lengths);
+  matrix by_table(1, heads * d);
+  heed::cached_attention_into(split_heads(view(p.query.row(0)), heads), served,
+                              split_heads(writable_view(by_table), heads), {}, {}, p.memory);
+  const auto in_order = [](const matrix& rows) {
+    matrix all(40, rows.cols());
+    all << rows.middleRows(32, 16), rows.topRows(16), rows.middleRows(16, 8);
+    return all;
+  };
+  p.report("pages of the caller's, by a table",
+           difference(by_table,
+                      heed::packed_multi_head_attention(p.query.row(0), in_order(p.key),
+                                                        in_order(p.value), {heads, kv_heads})));
 
   const heed::latent_weights<float> w{matrix::Random(heads * d, 48), matrix::Random(heads * d, 48),
                                       heads, 16};

@@ -130,3 +130,27 @@ TEST_CASE("the causal convolution refuses what does not fit, before it writes") 
   testing::check_refused([&] { heed::causal_conv(x, weight, wrong); }, {"execution.threads", "-1"});
   CHECK((state.array() == 7).all());
 }
+
+TEMPLATE_TEST_CASE("weights and bias of floats beside tokens of 16 bits", "", Eigen::bfloat16,
+                   Eigen::half) {
+  const heed::rows<TestType> x = random_rows<TestType>(9, 5, 1);
+  const heed::rows<float> weight = random_rows<float>(5, 4, 2),
+                          past = heed::rows<float>::Zero(3, 5);
+  const heed::row_vector<float> bias = random_rows<float>(5, 1, 3);
+  const heed::rows<float> wide = x.template cast<float>();
+  heed::causal_conv_options options;
+  options.activation = heed::activation::silu;
+  // the same sums, rounded once
+  const heed::rows<TestType> want =
+      heed::causal_conv(wide, weight, options, heed::channel_bias(bias)).template cast<TestType>();
+  CHECK(heed::causal_conv(x, weight, options, heed::channel_bias(bias)) == want);
+  // the two need not have one type
+  const heed::row_vector<TestType> narrow = bias.template cast<TestType>();
+  const heed::row_vector<float> rounded = narrow.template cast<float>();
+  CHECK(heed::causal_conv(x, weight, options, heed::channel_bias(narrow)) ==
+        heed::causal_conv(x, weight, options, heed::channel_bias(rounded)));
+  heed::row_vector<float> short_bias = bias.head(4);
+  testing::check_refused(
+      [&] { heed::causal_conv(x, weight, options, heed::channel_bias(short_bias)); },
+      {"heed::causal_conv: channel_bias: size 4", "5"});
+}

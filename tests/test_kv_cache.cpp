@@ -60,6 +60,118 @@ TEST_CASE("any cut of a prompt into chunks gives what one call gives") {
   }
 }
 
+TEST_CASE("some entries of a cache as the batch of a call, in any order and more than once") {
+  heed::kv_cache<float> cache(3, 2, 8, 6, 4, 600);  // sequences of 5, 1300 and 40 tokens
+  std::vector<tokens<float>> t;
+  for (const heed::size_type n : {5, 1300, 40}) {
+    const heed::size_type s = static_cast<heed::size_type>(t.size());
+    t.emplace_back(n, 4, 2, 8, 6, unsigned(s + 1));
+    for (heed::size_type i = 0; i < n; i += 100)
+      t.back().append(cache, s, i, (std::min)(n, i + 100));
+  }
+  REQUIRE(cache.dropped()[1] > 0);
+  const auto late = [](heed::size_type, heed::size_type, heed::size_type i, heed::size_type j) {
+    return (i + 3 * j) % 5 != 0;
+  };
+  std::vector<std::int32_t> entries{1, 2, 0, 1};
+  const auto batch = cache.batch(entries);
+  for (const heed::size_type n_q : {1, 3}) {
+    const heed::rows<float> query = testing::random_rows<float>(4 * n_q, 4 * 8, 9);
+    heed::rows<float> all(4 * n_q, 4 * 6), reference(4 * n_q, 4 * 6);
+    const auto of = [&](auto* data, heed::size_type first, heed::size_type count,
+                        heed::size_type d) {
+      return heed::bnhd(data + first * n_q * 4 * d, count, n_q, 4, d);
+    };
+    for (const heed::isa target : heed::available_isas()) {
+      heed::attention_options options = causal();
+      options.window_left = 500;
+      options.execution.target = target;
+      heed::workspace memory;
+      heed::cached_attention_into(of(query.data(), 0, 4, 8), batch, of(all.data(), 0, 4, 6), {},
+                                  options, memory, heed::mask_function(late));
+      heed::reference_cached_attention_into(of(query.data(), 0, 4, 8), batch,
+                                            of(reference.data(), 0, 4, 6), {}, options,
+                                            heed::mask_function(late));
+      // alone, out of a cache of one sequence that has had the same tokens
+      for (heed::size_type b = 0; b < 4; ++b) {
+        const std::size_t s = std::size_t(entries[std::size_t(b)]);
+        heed::kv_cache<float> one(1, 2, 8, 6, 4, 600);
+        for (heed::size_type i = 0; i < t[s].n; i += 100)
+          t[s].append(one, 0, i, (std::min)(t[s].n, i + 100));
+        heed::rows<float> out(n_q, 4 * 6);
+        heed::reference_cached_attention_into(of(query.data(), b, 1, 8), one,
+                                              of(out.data(), 0, 1, 6), {}, options,
+                                              heed::mask_function(late));
+        CHECK(out == reference.middleRows(b * n_q, n_q));
+        heed::cached_attention_into(of(query.data(), b, 1, 8), one, of(out.data(), 0, 1, 6), {},
+                                    options, memory, heed::mask_function(late));
+        CHECK(out == all.middleRows(b * n_q, n_q));
+      }
+      CHECK((all - reference).cwiseAbs().maxCoeff() < 1e-5f);
+    }
+  }
+  entries[3] = 3;
+  heed::rows<float> out(4, 4 * 6);
+  testing::check_refused(
+      [&] {
+        heed::workspace memory;
+        heed::cached_attention_into(heed::bnhd(t[1].query.data(), 4, 1, 4, 8), batch,
+                                    heed::bnhd(out.data(), 4, 1, 4, 6), {}, {}, memory);
+      },
+      {"heed::kv_cache::batch", "no sequence 3 in a batch of 3"});
+  testing::check_refused([&] { cache.batch(entries); }, {"heed::kv_cache::batch", "3"});
+}
+
+TEMPLATE_TEST_CASE("first_keys in a cache: the sequence begins at its first key", "", double,
+                   std::int8_t) {
+  const tokens<double> t(40, 4, 2, 8, 6, 1);
+  const heed::size_type first = 9;
+  const std::vector<heed::size_type> list{first};
+  const heed::size_type window = GENERATE(heed::size_type(-1), heed::size_type(6));
+  heed::attention_options options = causal();
+  options.window_left = window;
+  const auto bend = [](double score, heed::size_type, heed::size_type h, heed::size_type i,
+                       heed::size_type j) { return score + 0.125 * double((3 * i + j + h) % 5); };
+  heed::kv_cache<TestType> padded(1, 2, 8, 6, 4, window), whole(1, 2, 8, 6);
+  heed::paged_kv_cache<TestType> pages(20, 4, 2, 8, 6);
+  const std::vector<heed::size_type> name{pages.add_sequence()};
+  heed::rows<double> nowhere =
+      heed::rows<double>::Constant(first, 2 * 8, std::numeric_limits<double>::quiet_NaN());
+  const auto padding = heed::bnhd(nowhere.data(), 1, first, 2, 8),
+             value_padding = heed::bnhd(nowhere.data(), 1, first, 2, 6);
+  padded.append(0, padding, value_padding);
+  pages.append(name[0], padding, value_padding);
+  for (heed::size_type n = 0; n < 40; n += 5) {
+    t.append(padded, 0, n, n + 5);
+    t.append(whole, 0, n, n + 5);
+    t.append(pages, name[0], n, n + 5);
+    const auto check = [&](const auto& cache) {
+      CHECK(testing::reference_from(cache, t, n, n + 5, options, heed::score_function(bend),
+                                    heed::dropout(0.2, 3), heed::first_keys(list)) ==
+            testing::reference_from(whole, t, n, n + 5, options, heed::score_function(bend),
+                                    heed::dropout(0.2, 3)));
+      for (const heed::isa target : heed::available_isas()) {
+        CAPTURE(heed::name(target), n);
+        heed::attention_options on = options;
+        on.execution.target = target;
+        const heed::rows<double> got = testing::attention_from(
+                                     cache, t, n, n + 5, on, heed::score_function(bend),
+                                     heed::dropout(0.2, 3), heed::first_keys(list)),
+                                 want = testing::attention_from(whole, t, n, n + 5, on,
+                                                                heed::score_function(bend),
+                                                                heed::dropout(0.2, 3));
+        CHECK((got - want).cwiseAbs().maxCoeff() < 1e-14);
+      }
+    };
+    check(padded);
+    check(pages.batch(name));
+  }
+  const std::vector<heed::size_type> past{50};
+  testing::check_refused(
+      [&] { testing::reference_from(padded, t, 39, 40, options, heed::first_keys(past)); },
+      {"first_keys: entry 0 is 50", "end at 49"});
+}
+
 TEST_CASE("functions and dropout see tokens of the sequence, however it is cut") {
   const tokens<double> t(40, 4, 2, 8, 6, 1);
   heed::attention_options options = causal();
@@ -157,6 +269,48 @@ TEMPLATE_TEST_CASE(
   }
   CHECK(rolling.length(0) <= window + step);
   CHECK(rolling.bytes() == reserved);
+}
+
+TEMPLATE_TEST_CASE("keep_first: the first tokens and the window, and positions within the cache",
+                   "", double, std::int8_t) {
+  const heed::size_type window = 6, keep = 4,
+                        step = GENERATE(heed::size_type(1), heed::size_type(3));
+  const tokens<double> t(60, 4, 2, 8, 6, 1);
+  heed::kv_cache<TestType> cache(1, 2, 8, 6, 2 * (window + keep) + step, window, keep);
+  const heed::size_type reserved = cache.bytes();
+  const heed::row_vector<double> slopes = heed::alibi_slopes<double>(4);
+  const auto bend = [](double score, heed::size_type, heed::size_type h, heed::size_type i,
+                       heed::size_type j) { return score + 0.125 * double((3 * i + j + h) % 5); };
+  CHECK(cache.keep_first() == keep);
+  CHECK(cache.window() == -1);
+  for (heed::size_type first = 0; first < 60; first += step) {
+    t.append(cache, 0, first, first + step);
+    // the same tokens as a sequence of their own
+    heed::kv_cache<TestType> whole(1, 2, 8, 6);
+    const heed::size_type recent = (std::max)(first - window, keep);
+    t.append(whole, 0, 0, (std::min)(keep, first + step));
+    if (first + step > keep) t.append(whole, 0, recent, first + step);
+    CAPTURE(first);
+    REQUIRE(cache.length(0) == whole.length(0));
+    CHECK(cache.position(0) == first + step);
+    const auto same = [&](const auto& from) { return from(cache) == from(whole); };
+    CHECK(same([&](const auto& c) {
+      return testing::reference_from(c, t, first, first + step, causal(), heed::alibi(slopes),
+                                     heed::score_function(bend), heed::dropout(0.2, 5));
+    }));
+    CHECK(same([&](const auto& c) {
+      return testing::attention_from(c, t, first, first + step, causal(), heed::alibi(slopes),
+                                     heed::score_function(bend), heed::dropout(0.2, 5));
+    }));
+  }
+  CHECK(cache.dropped()[0] == 60 - cache.length(0));
+  CHECK(cache.bytes() == reserved);
+  testing::check_refused([&] { cache.truncate(0, window + keep - 1); },
+                         {"heed::kv_cache::truncate", "length 9", "10"});
+  heed::kv_cache<TestType> moved(std::move(cache));
+  CHECK(moved.keep_first() == keep);
+  testing::check_refused([&] { heed::kv_cache<TestType>(1, 2, 8, 6, 4, 6, -1); },
+                         {"heed::kv_cache: keep_first", "-1"});
 }
 
 TEST_CASE("a rolling cache can be cut back as far as its history reaches, and no further") {

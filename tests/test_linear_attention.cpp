@@ -469,3 +469,91 @@ TEST_CASE("a workspace that has grown is enough for the next call") {
   run();
   CHECK(memory.capacity() == grown);
 }
+
+TEMPLATE_TEST_CASE("more value heads than key heads: as if keys and queries were repeated", "",
+                   float, Eigen::bfloat16, long double) {
+  using Acc = heed::accumulator_t<TestType>;
+  using heed::size_type;
+  const size_type n = 70, d = 12, d_v = 9, values = 6;
+  // as Mamba-2's groups and Qwen3-Next have it (2, 2); a query head for each value (6, 2); more
+  // (12, 3)
+  const size_type heads = GENERATE(size_type(2), size_type(6), size_type(12)),
+                  keys = heads == 12 ? 3 : 2, all = (std::max)(heads, values);
+  const heed::rows<TestType> query = random_rows<TestType>(2 * n, heads * d, 1),
+                             key = random_rows<TestType>(2 * n, keys * d, 2),
+                             value = random_rows<TestType>(2 * n, values * d_v, 3);
+  const heed::rows<Acc> gates = random_rows<Acc>(2 * n, values, 4).cwiseAbs() * Acc(-0.3),
+                        betas = random_rows<Acc>(2 * n, values, 5).cwiseAbs() * Acc(0.1);
+  const auto repeated = [&](const heed::rows<TestType>& from, size_type has, size_type wants) {
+    heed::rows<TestType> to(from.rows(), wants * d);
+    for (size_type h = 0; h < wants; ++h)
+      to.middleCols(h * d, d) = from.middleCols(h * has / wants * d, d);
+    return to;
+  };
+  const heed::rows<TestType> queries = repeated(query, heads, all),
+                             each_key = repeated(key, keys, values);
+  const auto split = [](const auto& m, size_type h) {
+    return heed::split_heads(heed::view(m), h, 2);
+  };
+  heed::linear_attention_options options;
+  for (const heed::isa target : testing::isas())
+    for (const int threads : {1, 4}) {
+      CAPTURE(heads, testing::name_of(target), threads);
+      options.execution.target = target;
+      options.execution.threads = threads;
+      heed::workspace memory;
+      const auto check = [&](const auto& call) {
+        heed::rows<TestType> got(2 * n, all * d_v), want(2 * n, all * d_v);
+        heed::rows<Acc> state = random_rows<Acc>(2 * values * d, d_v, 6), same = state;
+        const auto gate = heed::log_gate(split(gates, values));
+        call(split(query, heads), split(key, keys), split(value, values),
+             heed::split_heads(heed::writable_view(got), all, 2), gate,
+             heed::carry(heed::bhnd(state.data(), 2, values, d, d_v)));
+        call(split(queries, all), split(each_key, values), split(value, values),
+             heed::split_heads(heed::writable_view(want), all, 2), gate,
+             heed::carry(heed::bhnd(same.data(), 2, values, d, d_v)));
+        CHECK(got == want);
+        CHECK(state == same);
+      };
+      check(
+          [&](const auto& q, const auto& k, const auto& v, const auto& out, const auto&... terms) {
+            heed::multi_head_linear_attention_into(q, k, v, out, options, memory, terms...);
+            const heed::size_type bytes =
+                heed::multi_head_linear_attention_workspace_bytes(q, k, v, options, terms...);
+            CHECK(bytes <= memory.capacity());
+          });
+      check(
+          [&](const auto& q, const auto& k, const auto& v, const auto& out, const auto&... terms) {
+            heed::recurrent_multi_head_linear_attention_into(q, k, v, out, options, terms...);
+          });
+      heed::delta_rule_options delta;
+      delta.execution = options.execution;
+      check(
+          [&](const auto& q, const auto& k, const auto& v, const auto& out, const auto&... terms) {
+            heed::multi_head_delta_rule_into(q, k, v, split(betas, values), out, delta, memory,
+                                             terms...);
+          });
+    }
+  heed::workspace memory;
+  heed::rows<TestType> out = heed::rows<TestType>::Constant(2 * n, all * d_v, TestType(7));
+  const auto refuse = [&](size_type h_q, size_type h_k, size_type h_v,
+                          const std::vector<std::string>& words) {
+    testing::check_refused(
+        [&] {
+          const heed::rows<TestType> q = random_rows<TestType>(4, h_q, 1),
+                                     k = random_rows<TestType>(4, h_k, 1),
+                                     v = random_rows<TestType>(4, h_v, 1);
+          heed::multi_head_linear_attention_into(heed::split_heads(heed::view(q), h_q),
+                                                 heed::split_heads(heed::view(k), h_k),
+                                                 heed::split_heads(heed::view(v), h_v),
+                                                 heed::bhnd(out.data(), 1, 6, 4, 1), {}, memory);
+        },
+        words);
+  };
+  refuse(4, 4, 6, {"value: num_kv_heads 6", "key's num_kv_heads 4"});
+  refuse(4, 4, 2, {"value: num_kv_heads 2", "key's num_kv_heads 4"});
+  refuse(4, 2, 6, {"query: num_heads 4", "num_kv_heads 6"});
+  refuse(1, 2, 6, {"query: num_heads 1", "num_kv_heads 6"});
+  refuse(3, 3, 3, {"out: num_heads 6", "3"});
+  CHECK((out.array() == TestType(7)).all());
+}

@@ -267,3 +267,65 @@ TEST_CASE("merge_backward refuses what does not fit") {
   testing::check_refused([&] { heed::merge_backward(none.begin(), none.end(), two_rows); },
                          {"heed::merge_backward", "part", "0"});
 }
+
+TEMPLATE_TEST_CASE("merge_into: parts of batches and heads, in place", "", double,
+                   Eigen::bfloat16) {
+  using Acc = heed::accumulator_t<TestType>;
+  const heed::size_type rows = 2 * 3 * 5;
+  // each head is a part of five rows, of which some saw nothing
+  std::vector<heed::attention_result<TestType>> parts;
+  for (unsigned seed = 1; seed <= 3; ++seed) {
+    heed::attention_result<TestType> part(rows, 4);
+    part.out = testing::random_rows<TestType>(rows, 4, seed);
+    part.lse = testing::random_rows<Acc>(rows, 1, 10 + seed);
+    for (heed::size_type i = 0; i < rows; ++i)
+      if (i % 5 == 0 || (unsigned(i) + seed) % 4 == 0)
+        part.lse(i) = -std::numeric_limits<Acc>::infinity();
+    parts.push_back(part);
+  }
+  const auto want = heed::merge(parts.begin(), parts.end());
+  const auto nan = std::numeric_limits<Acc>::quiet_NaN();
+  heed::rows<TestType> out = heed::rows<TestType>::Constant(rows, 4, TestType(nan));
+  heed::row_vector<Acc> lse =
+      heed::row_vector<Acc>::Constant(rows, -std::numeric_limits<Acc>::infinity());
+  heed::rows<Acc> wide = heed::rows<Acc>::Constant(rows, 4, nan);
+  heed::row_vector<Acc> wide_lse = lse;
+  const auto all = [](auto* data, heed::size_type d) { return heed::bnhd(data, 2, 5, 3, d); };
+  for (const auto& part : parts) {
+    heed::merge_into(all(part.out.data(), 4), all(part.lse.data(), 1), all(out.data(), 4),
+                     all(lse.data(), 1));
+    heed::merge_into(all(part.out.data(), 4), all(part.lse.data(), 1), all(wide.data(), 4),
+                     all(wide_lse.data(), 1));
+  }
+  CHECK(out == want.out);
+  CHECK(lse == want.lse);
+  CHECK(wide_lse == want.lse);
+  std::vector<heed::attention_result<Acc>> of_wide;
+  for (const auto& part : parts) {
+    heed::attention_result<Acc> cast(rows, 4);
+    cast.out = part.out.template cast<Acc>();
+    cast.lse = part.lse;
+    of_wide.push_back(cast);
+  }
+  CHECK(wide == heed::merge(of_wide.begin(), of_wide.end()).out);
+
+  const auto part = all(parts[0].out.data(), 4);
+  const auto part_lse = all(parts[0].lse.data(), 1);
+  testing::check_refused(
+      [&] {
+        heed::merge_into(part, part_lse, heed::bnhd(out.data(), 1, 10, 3, 4), all(lse.data(), 1));
+      },
+      {"heed::merge_into: part_out: batch 2", "out's batch 1"});
+  testing::check_refused(
+      [&] {
+        heed::merge_into(part, heed::bnhd(parts[0].lse.data(), 2, 3, 5, 1), all(out.data(), 4),
+                         all(lse.data(), 1));
+      },
+      {"heed::merge_into: part_lse: num_heads 5"});
+  testing::check_refused(
+      [&] {
+        heed::merge_into(all(out.data(), 4), part_lse, all(out.data(), 4), all(lse.data(), 1));
+      },
+      {"heed::merge_into: out (", "overlaps part_out"});
+  CHECK(out == want.out);
+}

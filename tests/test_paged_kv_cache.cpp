@@ -1,6 +1,9 @@
 #include <heed/paged_kv_cache.hpp>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -223,4 +226,245 @@ TEST_CASE(
   moved = heed::paged_kv_cache<double>(1, 1, 1, 8, 8);
   CHECK(moved.page_rows() == 1);
   CHECK(moved.free_pages() == 1);
+}
+
+namespace {
+
+using bytes = std::vector<unsigned char>;
+
+template <typename Stored>
+bytes saved(const heed::paged_kv_cache<Stored>& cache) {
+  bytes all(std::size_t(cache.saved_bytes()));
+  cache.save(all.data(), cache.saved_bytes());
+  return all;
+}
+template <typename Stored>
+bytes swapped(heed::paged_kv_cache<Stored>& cache, heed::size_type s) {
+  bytes all(std::size_t(cache.swap_bytes(s)));
+  cache.swap_out(s, all.data(), heed::size_type(all.size()));
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("sequences are reordered at once: each is a copy of what another was") {
+  const tokens<double> prefix(10, 2, 1, 8, 8, 2), a(5, 2, 1, 8, 8, 3), b(7, 2, 1, 8, 8, 4),
+      more(4, 2, 1, 8, 8, 5);
+  heed::paged_kv_cache<double> cache(20, page_rows, 1, 8, 8);
+  prefix.append(cache, cache.add_sequence(), 0, 10);
+  for (int n = 0; n < 2; ++n) cache.fork(0);
+  a.append(cache, 0, 0, 5);
+  b.append(cache, 1, 0, 7);
+  const auto of_0 = last_rows(cache, 0, a), of_1 = last_rows(cache, 1, a),
+             of_2 = last_rows(cache, 2, a);
+  const std::vector<std::int32_t> swap{1, 0, 1};  // sequence 2 is dropped
+  cache.reorder(swap);
+  CHECK(last_rows(cache, 0, a) == of_1);
+  CHECK(last_rows(cache, 1, a) == of_0);
+  CHECK(last_rows(cache, 2, a) == of_1);
+  CHECK(cache.length(0) == 17);
+  CHECK(cache.length(1) == 15);
+  // 2 full pages of all, 3 of the first and third from there on, 2 of the second
+  CHECK(cache.free_pages() == 20 - 2 - 3 - 2);
+  more.append(cache, 2, 0, 4);  // copies what it shares
+  CHECK(last_rows(cache, 0, a) == of_1);
+  CHECK(last_rows(cache, 2, more) == expected<double>(more, {&prefix, &b, &more}));
+
+  // some, by name
+  const auto of_third = last_rows(cache, 2, a);
+  const std::vector<heed::size_type> some{1, 2}, same{2, 2}, gone{1, 5}, one{1};
+  cache.reorder(some, same);
+  CHECK(last_rows(cache, 0, a) == of_1);
+  CHECK(last_rows(cache, 1, a) == of_third);
+  CHECK(last_rows(cache, 2, a) == of_third);
+  testing::check_refused([&] { cache.reorder(same, some); },
+                         {"heed::paged_kv_cache::reorder", "2 is there twice"});
+  testing::check_refused([&] { cache.reorder(some, gone); }, {"reorder", "sequence 5"});
+  testing::check_refused([&] { cache.reorder(gone, some); }, {"reorder", "sequence 5"});
+  testing::check_refused([&] { cache.reorder(some, one); }, {"reorder", "from: entries 1", "2"});
+  const std::vector<heed::size_type> four{0, 0, 0, 0};
+  testing::check_refused([&] { cache.reorder(four); }, {"reorder", "sequence 3"});
+  CHECK(last_rows(cache, 1, a) == of_third);
+  for (const heed::size_type s : {0, 1, 2}) cache.remove_sequence(s);
+  CHECK(cache.free_pages() == 20);
+}
+
+TEMPLATE_TEST_CASE("a sequence goes out to bytes and comes back, to other pages", "", double, float,
+                   Eigen::bfloat16, Eigen::half, std::int8_t) {
+  const tokens<double> t(23, 4, 2, 8, 6, 1);
+  heed::paged_kv_cache<TestType> cache(12, page_rows, 2, 8, 6);
+  const heed::size_type a = cache.add_sequence();
+  t.append(cache, a, 0, 22);
+  const heed::size_type b = cache.fork(a);
+  const auto before = last_rows(cache, a, t);
+  const bytes out = swapped(cache, a);
+  CHECK(cache.length(a) == 0);
+  CHECK(cache.free_pages() == 6);  // b has them still
+  CHECK(last_rows(cache, b, t) == before);
+  const bytes again = swapped(cache, b);
+  CHECK(again == out);
+  CHECK(cache.free_pages() == 12);
+
+  t.append(cache, cache.add_sequence(), 0, 3);  // takes the page that was first
+  cache.swap_in(a, out.data(), heed::size_type(out.size()));
+  CHECK(cache.length(a) == 22);
+  CHECK(cache.free_pages() == 5);
+  CHECK(last_rows(cache, a, t) == before);
+  t.append(cache, a, 22, 23);
+  heed::kv_cache<TestType> whole(1, 2, 8, 6);
+  t.append(whole, 0, 0, 23);
+  CHECK(last_rows(cache, a, t) == testing::reference_from(whole, t, 20, 23, causal()));
+
+  const auto in = [&](heed::size_type s, const bytes& from) {
+    return [&cache, s, &from] { cache.swap_in(s, from.data(), heed::size_type(from.size())); };
+  };
+  const auto after = last_rows(cache, a, t);
+  testing::check_refused(in(a, out), {"heed::paged_kv_cache::swap_in", "sequence 0", "23 tokens"});
+  testing::check_refused(in(9, out), {"swap_in", "sequence 9"});
+  testing::check_refused(in(b, out), {"22 tokens need 6 pages", "5 are free"});
+  bytes few(10);
+  testing::check_refused([&] { cache.swap_out(a, few.data(), 10); },
+                         {"heed::paged_kv_cache::swap_out", "10 bytes"});
+  testing::check_refused([&] { cache.swap_out(a, nullptr, cache.swap_bytes(a)); }, {"null"});
+  testing::check_refused(in(b, few), {"10 bytes"});
+  testing::check_refused(in(b, saved(cache)), {"do not hold a sequence"});
+  CHECK(last_rows(cache, a, t) == after);
+  CHECK(cache.length(b) == 0);
+}
+
+TEMPLATE_TEST_CASE("a cache is what it was when it was saved", "", double, float, Eigen::bfloat16,
+                   Eigen::half, std::int8_t) {
+  const tokens<double> t(23, 4, 2, 8, 6, 1);
+  heed::paged_kv_cache<TestType> cache(20, page_rows, 2, 8, 6);
+  for (const heed::size_type n : {17, 3, 0}) t.append(cache, cache.add_sequence(), 0, n);
+  cache.fork(0);
+  cache.remove_sequence(1);
+  const bytes state = saved(cache);
+  const auto before = last_rows(cache, 0, t);
+  const heed::size_type free_pages = cache.free_pages();
+
+  heed::paged_kv_cache<TestType> other(20, page_rows, 2, 8, 6);
+  for (int n = 0; n < 6; ++n) t.append(other, other.add_sequence(), 0, 5);
+  other.restore(state.data(), heed::size_type(state.size()));
+  CHECK(other.free_pages() == free_pages);
+  CHECK(last_rows(other, 0, t) == before);
+  CHECK(last_rows(other, 3, t) == before);
+  CHECK(other.length(2) == 0);
+  testing::check_refused([&] { other.length(1); }, {"sequence 1 among 4"});
+  CHECK(saved(other) == state);
+  for (auto* one : {&cache, &other}) {
+    t.append(*one, 3, 17, 23);  // copies the page that it shares
+    CHECK(one->add_sequence() == 1);
+  }
+  CHECK(last_rows(other, 3, t) == last_rows(cache, 3, t));
+  CHECK(last_rows(other, 0, t) == before);
+
+  const auto refused = [&](auto& into, const bytes& from, const std::vector<std::string>& words) {
+    testing::check_refused([&] { into.restore(from.data(), heed::size_type(from.size())); }, words);
+  };
+  heed::paged_kv_cache<TestType> fewer(19, page_rows, 2, 8, 6), wider(20, page_rows, 2, 8, 7),
+      longer(20, 5, 2, 8, 6);
+  refused(fewer, state, {"heed::paged_kv_cache::restore", "num_pages 20", "19"});
+  refused(wider, state, {"value_dim 6", "7"});
+  refused(longer, state, {"page_rows 4", "5"});
+  using another = std::conditional_t<std::is_same<TestType, float>::value, Eigen::half, float>;
+  heed::paged_kv_cache<another> foreign(20, page_rows, 2, 8, 6);
+  refused(foreign, state, {"the bytes hold", "but the cache is of"});
+  const auto state_now = saved(other);
+  for (std::size_t size = 0; size < state.size(); size += 37)
+    refused(other, bytes(state.begin(), state.begin() + std::ptrdiff_t(size)), {"bytes"});
+  refused(other, bytes(state.size(), 0), {"not those of a paged_kv_cache"});
+  bytes later = state;
+  later[8] = 9;
+  refused(other, later, {"version 9"});
+  later = state;
+  later.back() ^= 1;
+  refused(other, later, {"damaged"});
+  refused(other, swapped(cache, 0), {"do not hold a whole cache"});
+  CHECK(saved(other) == state_now);
+}
+
+TEST_CASE("an empty cache, and one of no pages, can be saved") {
+  for (const heed::size_type pages : {0, 3}) {
+    heed::paged_kv_cache<float> cache(pages, page_rows, 1, 8, 8), other(pages, page_rows, 1, 8, 8);
+    cache.add_sequence();
+    const bytes state = saved(cache);
+    CHECK_THROWS_AS(other.length(0), std::invalid_argument);
+    other.restore(state.data(), heed::size_type(state.size()));
+    CHECK(other.length(0) == 0);
+    CHECK(other.free_pages() == pages);
+    const bytes none = swapped(cache, 0);
+    cache.swap_in(0, none.data(), heed::size_type(none.size()));
+    CHECK(cache.length(0) == 0);
+  }
+}
+
+TEST_CASE("bytes that were changed are refused, or are a cache that works") {
+  const tokens<float> t(23, 2, 1, 4, 4, 1);
+  heed::paged_kv_cache<float> cache(6, page_rows, 1, 4, 4);
+  for (const heed::size_type n : {9, 2, 0}) t.append(cache, cache.add_sequence(), 0, n);
+  cache.fork(0);
+  const bytes state = saved(cache);
+  const heed::paged_kv_cache<float> as_it_was = cache;
+  bytes sequence(std::size_t(cache.swap_bytes(0)));
+  cache.swap_out(0, sequence.data(), heed::size_type(sequence.size()));
+  std::mt19937 random(11);
+  int accepted = 0, refused = 0;
+  for (int round = 0; round < 6000; ++round) {
+    const bool whole = round % 2 == 0;
+    bytes changed = whole ? state : sequence;
+    const unsigned changes = 1 + random() % 4;
+    for (unsigned n = 0; n < changes; ++n) {
+      // mostly where numbers are: the header, lengths, the table
+      const std::size_t at = random() % (random() % 4 > 0 ? 96 + 100 : changed.size());
+      const unsigned char kinds[] = {0, 1, 0x7f, 0x80, 0xff, static_cast<unsigned char>(random())};
+      changed[(std::min)(at, changed.size() - 1)] = kinds[random() % 6];
+    }
+    if (random() % 8 == 0) changed.resize(random() % changed.size());
+    if (random() % 8 > 0 && changed.size() >= 96) {  // a checksum that fits
+      heed::detail::saved_header header;
+      std::memcpy(&header, changed.data(), sizeof header);
+      if (header.bytes >= 96 && header.bytes <= std::int64_t(changed.size())) {
+        header.checksum = heed::detail::checksum(header, changed.data());
+        std::memcpy(changed.data(), &header, sizeof header);
+      }
+    }
+    heed::paged_kv_cache<float> other = as_it_was;
+    if (!whole) other.truncate(0, 0);
+    const bytes before = saved(other);
+    bool taken = true;
+    try {
+      if (whole)
+        other.restore(changed.data(), heed::size_type(changed.size()));
+      else
+        other.swap_in(0, changed.data(), heed::size_type(changed.size()));
+    } catch (const std::invalid_argument& refusal) {
+      taken = false;
+      CHECK_THAT(refusal.what(), ContainsSubstring("heed::paged_kv_cache::"));
+    }
+    (taken ? accepted : refused) += 1;
+    if (!taken) {
+      REQUIRE(saved(other) == before);
+      continue;
+    }
+    // whatever it holds: it can be read and written, and all pages are free in the end
+    for (heed::size_type s = 0; s < 4; ++s) {
+      try {
+        const heed::size_type length = other.length(s);
+        last_rows(other, s, tokens<double>(3, 2, 1, 4, 4, 1));
+        if (other.free_pages() > 1) t.append(other, s, 0, 1);
+        REQUIRE(other.length(s) <= length + 1);
+      } catch (const std::invalid_argument&) {
+      }  // it has no such sequence
+    }
+    for (heed::size_type s = 0; s < 500; ++s) {
+      try {
+        other.remove_sequence(s);
+      } catch (const std::invalid_argument&) {
+      }
+    }
+    REQUIRE(other.free_pages() == 6);
+  }
+  CHECK(accepted > 300);
+  CHECK(refused > 300);
 }

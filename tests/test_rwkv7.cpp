@@ -202,3 +202,20 @@ TEST_CASE("RWKV-7 refuses what does not fit, before it writes") {
                          {"carry: rows", "0", "3"});
   CHECK((state.array() == 7).all());
 }
+
+TEST_CASE("rwkv7: a scale multiplies what is read, not the state") {
+  const rwkv_example<double> e(20, 8, 6, 1);
+  const auto run = [&](double scale, heed::rows<double>& state) {
+    heed::rwkv7_options options;
+    options.scale = scale;
+    return heed::rwkv7(e.r, e.w, e.k, e.v, e.a, e.b, options, heed::carry(state));
+  };
+  heed::rows<double> plain = e.state, scaled = e.state, none = e.state;
+  const heed::rows<double> out = run(1, plain);
+  CHECK(run(0.25, scaled) == out * 0.25);
+  CHECK(run(0, none).isZero(0));
+  CHECK(scaled == plain);
+  CHECK(none == plain);
+  testing::check_refused([&] { run(std::numeric_limits<double>::infinity(), plain); },
+                         {"heed::rwkv7: scale", "inf"});
+}

@@ -1,5 +1,6 @@
 #include <heed/multi_head.hpp>
 #include <heed/terms.hpp>
+#include <heed/weights.hpp>
 
 #include <cstdint>
 #include <vector>
@@ -460,9 +461,204 @@ TEST_CASE("a term that does not fit is refused") {
   refuse(heed::alibi(two), {"attention: alibi", "2", "num_heads 1"});
   refuse(heed::sinks(two), {"attention: sinks", "2", "num_heads 1"});
   refuse(heed::logit_scales(two), {"attention: logit_scales", "2", "num_heads 1"});
+  const heed::rows<double> two_entries = heed::rows<double>::Ones(2, 1);
+  refuse(heed::alibi(two_entries), {"attention: alibi", "batch 2", "batch 1"});
+  heed::rows<double> written = two_entries;
+  refuse(heed::max_logits(written), {"attention: max_logits", "batch 2", "batch 1"});
+  refuse(heed::query_lengths(negative), {"attention: query_lengths", "-1", "n_q is 5"});
+  refuse(heed::query_lengths(long_length), {"attention: query_lengths", "8", "n_q is 5"});
+  refuse(heed::query_lengths(many), {"attention: query_lengths", "2", "batch 1"});
+  refuse(heed::first_keys(negative), {"attention: first_keys", "-1", "end at 7"});
+  refuse(heed::first_keys(long_length), {"attention: first_keys", "8", "end at 7"});
+  refuse(heed::first_keys(many), {"attention: first_keys", "2", "batch 1"});
   refuse(heed::key_lengths(negative), {"attention: key_lengths", "-1", "kv_length is 7"});
   refuse(heed::key_lengths(long_length), {"attention: key_lengths", "8", "kv_length is 7"});
   refuse(heed::key_lengths(many), {"attention: key_lengths", "2", "batch 1"});
+}
+
+TEST_CASE("slopes of each batch entry: a call for each entry") {
+  const example<double> e(2 * 2 * 5, 2 * 7, 4, 3);
+  const heed::rows<double> slopes = testing::random_rows<double>(2, 2, 1).cwiseAbs();
+  const auto query = heed::bhnd(e.query.data(), 2, 2, 5, 4),
+             key = heed::bhnd(e.key.data(), 2, 1, 7, 4),
+             value = heed::bhnd(e.value.data(), 2, 1, 7, 3);
+  heed::rows<double> out(2 * 2 * 5, 3);
+  heed::reference_multi_head_attention_into(query, key, value, heed::bhnd(out.data(), 2, 2, 5, 3),
+                                            {}, {}, heed::alibi(slopes));
+  for (heed::size_type b = 0; b < 2; ++b)
+    for (heed::size_type h = 0; h < 2; ++h) {
+      const heed::row_vector<double> slope = slopes.block<1, 1>(b, h);
+      CHECK(out.middleRows((b * 2 + h) * 5, 5) ==
+            heed::reference_attention(e.query.middleRows((b * 2 + h) * 5, 5),
+                                      e.key.middleRows(b * 7, 7), e.value.middleRows(b * 7, 7), {},
+                                      heed::alibi(slope)));
+    }
+}
+
+TEST_CASE("query_lengths of a padded batch: a call for each entry") {
+  const heed::size_type n = 5;
+  const example<double> e(2 * 2 * n, 2 * 7, 4, 3);
+  const std::vector<int> queries{3, 5}, keys{6, 7};
+  heed::attention_options options;
+  options.causal = heed::causal::bottom_right;
+  const heed::rows<double> bias = testing::random_rows<double>(2 * n, 7, 1);
+  heed::rows<double> out(2 * 2 * n, 3), lse(2 * 2 * n, 1);
+  heed::workspace memory;
+  for (const heed::isa target : heed::available_isas()) {
+    options.execution.target = target;
+    heed::multi_head_attention_into(
+        heed::bhnd(e.query.data(), 2, 2, n, 4), heed::bhnd(e.key.data(), 2, 1, 7, 4),
+        heed::bhnd(e.value.data(), 2, 1, 7, 3), heed::bhnd(out.data(), 2, 2, n, 3),
+        heed::bhnd(lse.data(), 2, 2, n, 1), options, memory, heed::query_lengths(queries),
+        heed::key_lengths(keys), heed::bias(heed::bhnd(bias.data(), 2, 1, n, 7)));
+    for (heed::size_type b = 0; b < 2; ++b)
+      for (heed::size_type h = 0; h < 2; ++h) {
+        const heed::size_type at = (b * 2 + h) * n, n_q = queries[std::size_t(b)],
+                              n_kv = keys[std::size_t(b)];
+        const auto one = heed::attention_with_lse(
+            e.query.middleRows(at, n_q), e.key.middleRows(b * 7, n_kv),
+            e.value.middleRows(b * 7, n_kv), options, heed::bias(bias.block(b * n, 0, n_q, n_kv)));
+        CHECK(out.middleRows(at, n_q) == one.out);
+        CHECK(lse.middleRows(at, n_q) == one.lse);
+        CHECK(out.middleRows(at + n_q, n - n_q).isZero(0));
+        CHECK((lse.middleRows(at + n_q, n - n_q).array() == -infinity).all());
+      }
+  }
+}
+
+TEST_CASE("first_keys: as if the keys before were not there, which are never read") {
+  example<double> e(6, 11, 4, 3);
+  const heed::size_type first =
+                            GENERATE(heed::size_type(0), heed::size_type(4), heed::size_type(11)),
+                        n = 11 - first;
+  e.key.topRows(first).setConstant(std::numeric_limits<double>::quiet_NaN());
+  e.value.topRows(first).setConstant(std::numeric_limits<double>::quiet_NaN());
+  const std::vector<heed::size_type> list{first};
+  const testing::mask keep = testing::random_mask(6, 11, 1);
+  const heed::rows<double> bias = testing::random_rows<double>(6, 11, 2);
+  heed::rows<std::uint8_t> bits(6, 2);
+  bits << 0x5a, 0xff, 0xff, 0xff, 0x81, 0x02, 0xff, 0x03, 0x3c, 0x07, 0xee, 0xff;
+  const testing::mask of_bits = [&] {
+    testing::mask m(6, 11);
+    for (heed::size_type i = 0; i < 6; ++i)
+      for (heed::size_type j = 0; j < 11; ++j) m(i, j) = (bits(i, j / 8) >> (j % 8) & 1) != 0;
+    return m;
+  }();
+  const heed::row_vector<double> slope = heed::row_vector<double>::Constant(1, 0.25);
+  for (const heed::causal diagonal :
+       {heed::causal::none, heed::causal::top_left, heed::causal::bottom_right}) {
+    e.options.causal = diagonal;
+    e.options.window_left = 5;
+    const auto padded = [&](const auto&... terms) {
+      return reference(e.query, e.key, e.value, e.options, terms..., heed::first_keys(list));
+    };
+    const auto alone = [&](const auto&... terms) {
+      return reference(e.query, e.key.bottomRows(n), e.value.bottomRows(n), e.options, terms...);
+    };
+    CHECK(same(padded(), alone()));
+    CHECK(same(padded(heed::alibi(slope)), alone(heed::alibi(slope))));
+    CHECK(same(padded(heed::keep(keep)), alone(heed::keep(keep.rightCols(n)))));
+    CHECK(same(padded(heed::keep_bits(heed::view(bits), 11)),
+               alone(heed::keep(of_bits.rightCols(n)))));
+    CHECK(same(padded(heed::bias(bias)), alone(heed::bias(bias.rightCols(n)))));
+    CHECK(same(padded(heed::score_function(halve_to_the_right), heed::mask_function(one_of_three),
+                      heed::dropout(0.3, 5)),
+               alone(heed::score_function(halve_to_the_right), heed::mask_function(one_of_three),
+                     heed::dropout(0.3, 5))));
+    const auto weights =
+        heed::attention_with_weights(e.query, e.key, e.value, e.options, heed::first_keys(list));
+    CHECK(weights.weights.leftCols(first).isZero(0));
+    CHECK(weights.weights.rightCols(n) == heed::attention_with_weights(e.query, e.key.bottomRows(n),
+                                                                       e.value.bottomRows(n),
+                                                                       e.options)
+                                              .weights);
+  }
+  const heed::block_mask blocks(1, 1, 6, 11, 3, 4);
+  testing::check_refused(
+      [&] {
+        heed::attention(e.query, e.key, e.value, {}, heed::first_keys(list), heed::blocks(blocks));
+      },
+      {"heed::attention: blocks", "first_keys"});
+}
+
+TEMPLATE_TEST_CASE("max_logits is the largest score, of all queries and keys that are seen", "",
+                   float, double) {
+  using heed::size_type;
+  const size_type n_q = GENERATE(size_type(1), size_type(3), size_type(40)), n_kv = 700, d = 8;
+  const example<TestType> e(2 * 2 * n_q, 2 * n_kv, d, d);
+  heed::attention_options options;
+  options.causal = heed::causal::bottom_right;
+  options.softcap = 5;
+  const heed::row_vector<TestType> slopes = heed::row_vector<TestType>::Constant(2, TestType(0.01));
+  // entry 1 has no key at all
+  const std::vector<size_type> lengths{n_kv - 9, 0};
+  const auto query = heed::bhnd(e.query.data(), 2, 2, n_q, d),
+             key = heed::bhnd(e.key.data(), 2, 1, n_kv, d),
+             value = heed::bhnd(e.value.data(), 2, 1, n_kv, d);
+  heed::rows<TestType> out(2 * 2 * n_q, d), plain(2 * 2 * n_q, d);
+  const auto out_view = heed::bhnd(out.data(), 2, 2, n_q, d);
+  // what is right: the formula
+  heed::rows<double> right = heed::rows<double>::Constant(2, 2, -infinity);
+  for (size_type h = 0; h < 2; ++h)
+    for (size_type i = 0; i < n_q; ++i)
+      for (size_type j = 0; j < lengths[0]; ++j) {
+        const size_type steps = i + lengths[0] - n_q - j;
+        if (steps < 0) continue;
+        const double dot = e.query.row(h * n_q + i)
+                               .template cast<double>()
+                               .dot(e.key.row(j).template cast<double>());
+        right(0, h) = (std::max)(right(0, h), 5 * std::tanh(dot / std::sqrt(double(d)) / 5) -
+                                                  double(TestType(0.01)) * double(steps));
+      }
+  // a score's product has the error of a sum of d products; the rest is a few roundings of 5
+  const double bound = 16 * (d + 8) * double(std::numeric_limits<TestType>::epsilon());
+  const auto check = [&](const heed::rows<TestType>& each, const heed::row_vector<TestType>& all) {
+    CHECK(testing::max_error(each, right) <= bound);
+    CHECK(all == each.row(0).transpose());
+  };
+  heed::rows<TestType> each(2, 2);
+  heed::row_vector<TestType> all(2);
+  const auto terms = [&](const auto& call, const auto& wanted) {
+    call(heed::alibi(slopes), heed::key_lengths(lengths), wanted);
+  };
+  const auto run = [&](const auto& call) {
+    terms(call, heed::max_logits(each));
+    terms(call, heed::max_logits(all));
+    check(each, all);
+  };
+  run([&](const auto&... given) {
+    heed::reference_multi_head_attention_into(query, key, value, out_view, {}, options, given...);
+  });
+  run([&](const auto&... given) {
+    heed::detail::streaming(
+        heed::detail::make_problem<TestType>("streaming", query, key, value, out_view,
+                                             heed::tensor_view<TestType>(), options, given...));
+  });
+  for (const heed::isa target : heed::available_isas()) {
+    options.execution.target = target;
+    for (const int threads : {1, 3}) {
+      CAPTURE(heed::name(target), threads);
+      options.execution.threads = threads;
+      heed::workspace memory;
+      run([&](const auto&... given) {
+        CHECK(heed::multi_head_attention_workspace_bytes(query, key, value, options, given...) >=
+              2 * 2 * n_q * size_type(sizeof(TestType)));
+        heed::multi_head_attention_into(query, key, value, out_view, {}, options, memory, given...);
+      });
+      heed::multi_head_attention_into(query, key, value, heed::bhnd(plain.data(), 2, 2, n_q, d), {},
+                                      options, memory, heed::alibi(slopes),
+                                      heed::key_lengths(lengths));
+      CHECK(plain == out);
+    }
+  }
+  const heed::row_vector<TestType> sink = heed::row_vector<TestType>::Ones(2);
+  testing::check_refused(
+      [&] {
+        heed::workspace memory;
+        heed::multi_head_attention_into(query, key, value, out_view, {}, options, memory,
+                                        heed::sinks(sink), heed::max_logits(all));
+      },
+      {"multi_head_attention_into: max_logits", "sinks"});
 }
 
 // As masks for padding are written elsewhere: 2^128 in units of log 2 would be infinite.

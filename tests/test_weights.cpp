@@ -1,3 +1,4 @@
+#include <heed/multi_head.hpp>
 #include <heed/weights.hpp>
 
 #include <limits>
@@ -208,4 +209,59 @@ TEST_CASE("what is rebuilt from an lse refuses one of another shape, and rows wi
   constexpr heed::size_type most = (std::numeric_limits<heed::size_type>::max)();
   testing::check_refused([&] { attention_weights(e.query, e.key, column, most, most); },
                          {std::to_string(most), "n_q 4"});
+}
+
+TEMPLATE_TEST_CASE("the weights of batches and heads are those of each head", "", float,
+                   Eigen::bfloat16) {
+  using Acc = heed::accumulator_t<TestType>;
+  const testing::example<TestType> e(2 * 4 * 40, 2 * 2 * 50, 8, 8);
+  const auto query = heed::bhnd(e.query.data(), 2, 4, 40, 8),
+             key = heed::bhnd(e.key.data(), 2, 2, 50, 8);
+  heed::rows<TestType> out(2 * 4 * 40, 8);
+  heed::row_vector<Acc> lse(2 * 4 * 40);
+  heed::rows<Acc> weights = heed::rows<Acc>::Constant(2 * 4 * 40, 50, Acc(-7));
+  const auto rows = heed::bhnd(lse.data(), 2, 4, 40, 1);
+  const auto to = heed::bhnd(weights.data(), 2, 4, 40, 50);
+  heed::attention_options options;
+  options.causal = heed::causal::bottom_right;
+  const heed::rows<Acc> slopes = testing::random_rows<Acc>(2, 4, 1).cwiseAbs();
+  const std::vector<int> lengths{50, 31}, first{4, 0};
+  heed::workspace memory;
+  heed::multi_head_attention_into(query, key, key, heed::bhnd(out.data(), 2, 4, 40, 8), rows,
+                                  options, memory, heed::alibi(slopes), heed::key_lengths(lengths),
+                                  heed::first_keys(first));
+  heed::multi_head_attention_weights_into(query, key, rows, to, options, heed::alibi(slopes),
+                                          heed::key_lengths(lengths), heed::first_keys(first));
+  for (heed::size_type b = 0; b < 2; ++b)
+    for (heed::size_type h = 0; h < 4; ++h) {
+      const heed::size_type at = (b * 4 + h) * 40, begin = first[std::size_t(b)],
+                            n = lengths[std::size_t(b)] - begin;
+      const heed::row_vector<Acc> slope = slopes.template block<1, 1>(b, h);
+      const heed::rows<Acc> got = weights.middleRows(at, 40);
+      CHECK(got.middleCols(begin, n) ==
+            attention_weights(e.query.middleRows(at, 40),
+                              e.key.middleRows((b * 2 + h / 2) * 50 + begin, n),
+                              lse.segment(at, 40), 0, 40, options, heed::alibi(slope)));
+      CHECK(got.leftCols(begin).isZero(0));
+      CHECK(got.rightCols(50 - begin - n).isZero(0));
+    }
+  testing::check_refused(
+      [&] {
+        heed::multi_head_attention_weights_into(query, key, rows,
+                                                heed::bhnd(weights.data(), 2, 4, 50, 40));
+      },
+      {"heed::multi_head_attention_weights_into: weights: n_q 50", "40"});
+  testing::check_refused(
+      [&] {
+        heed::multi_head_attention_weights_into(query, key, heed::bhnd(lse.data(), 2, 4, 40, 1),
+                                                heed::bhnd(lse.data(), 2, 4, 40, 50));
+      },
+      {"heed::multi_head_attention_weights_into: weights (", "overlaps lse"});
+  testing::check_refused(
+      [&] {
+        heed::row_vector<Acc> largest(4);
+        heed::multi_head_attention_weights_into(query, key, rows, to, options,
+                                                heed::max_logits(largest));
+      },
+      {"heed::multi_head_attention_weights_into: max_logits"});
 }

@@ -150,10 +150,8 @@ namespace detail {
 template <typename Scalar, typename... Arguments>
 auto make_ragged_backward_problem(const char* function, const index_list& query_starts,
                                   const index_list& key_starts, const Arguments&... arguments) {
-  auto p = make_backward_problem<Scalar>(function, arguments...);
-  bind_starts(function, query_starts, key_starts, p.forward);
-  check_outputs_apart(function, p, "query_starts", query_starts, "key_starts", key_starts);
-  return p;
+  return make_backward_problem<Scalar>(function, arguments...,
+                                       starts_term{query_starts, key_starts});
 }
 }  // namespace detail
 

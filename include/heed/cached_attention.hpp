@@ -3,7 +3,7 @@
 #include <heed/detail/check.hpp>
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/plan.hpp>
-#include <heed/detail/problem.hpp>
+#include <heed/detail/make_problem.hpp>
 #include <heed/options.hpp>
 #include <heed/reference.hpp>
 #include <heed/tensor.hpp>
@@ -29,12 +29,11 @@ void bind_cache(const char* function, const Cache& cache, problem<Scalar, Stored
               ": with a cache a mask function counts tokens and its blocks count rows; pass "
               "blocks and mask_function separately");
   problem.cached = true;
-  const size_type* const dropped = problem.key.dropped;
-  for (size_type b = 0; dropped && b < problem.batch(); ++b)
-    if (dropped[b] > 0 && problem.n_q(b) > 0 && problem.band(b).low < 0)
+  for (size_type b = 0; b < problem.batch(); ++b)
+    if (problem.dropped(b) > 0 && problem.n_q(b) > 0 && problem.band(b).low < 0)
       fail_with("heed::", function, ": the window of query 0 of sequence ", b, " begins ",
                 -problem.band(b).low, " tokens before the ", problem.n_kv(b),
-                " that the cache holds; it has dropped ", dropped[b]);
+                " that the cache holds; it has dropped ", problem.dropped(b));
 }
 
 template <typename Scalar, typename Query, typename Cache, typename... Terms>
@@ -98,6 +97,66 @@ size_type cached_attention_workspace_bytes(const tensor_view<Query>& query, cons
       name, query, cache.keys(), cache.values(), {}, options, terms...);
   detail::bind_cache(name, cache, p);
   return detail::bytes_of(p);
+}
+
+/// A mixed batch, as a server has it at each step: sequences with any number of new queries, one
+/// after the other without padding, each against its part of a cache: a prompt here, one token
+/// there, drafted tokens with a mask of their own, none at all.
+///
+/// query [1, H, total_q, Dk], cache of B sequences -> out [1, H, total_q, Dv], lse [1, H, total_q,
+/// 1] or {}. Sequence b has query rows [query_starts[b], query_starts[b + 1]): B + 1 entries, the
+/// first 0 (the cu_seqlens of other libraries); they are its newest tokens, as in
+/// cached_attention_into. Each sequence takes its best path, and its result is the same to the bit
+/// as that of the sequence alone. A mask or bias with the sizes of each sequence is keep_each,
+/// bias_each, packed_keep_bits or a mask function.
+///
+/// @code
+/// heed::kv_cache<float> cache(2, 2, 64, 64);  // two sequences of 2 key/value heads
+/// std::vector<float> tokens(2 * 2 * 5 * 64, 0.5f), query(6 * 8 * 64, 0.1f), out(query.size());
+/// cache.append(heed::bhnd(tokens.data(), 2, 2, 5, 64), heed::bhnd(tokens.data(), 2, 2, 5, 64));
+/// const std::vector<int> starts{0, 5, 6};  // all 5 tokens of the first, the last of the second
+/// heed::attention_options options;
+/// options.causal = heed::causal::bottom_right;
+/// heed::workspace memory;
+/// heed::ragged_cached_attention_into(heed::bnhd(query.data(), 1, 6, 8, 64), cache,
+///                                    heed::bnhd(out.data(), 1, 6, 8, 64), {}, starts, options,
+///                                    memory);
+/// @endcode
+template <typename Query, typename Cache, typename Scalar, typename Lse = detail::absent,
+          typename... Terms>
+void ragged_cached_attention_into(const tensor_view<Query>& query, const Cache& cache,
+                                  const tensor_view<Scalar>& out, const Lse& lse,
+                                  const index_list& query_starts, const attention_options& options,
+                                  workspace& memory, const Terms&... terms) {
+  detail::forward(
+      detail::make_cached_problem<Scalar>("ragged_cached_attention_into", query, cache, out,
+                                          detail::lse_of<Scalar>(lse), options, terms...,
+                                          detail::starts_term{query_starts, {}, false}),
+      memory);
+}
+
+/// The bytes of the workspace that this call of ragged_cached_attention_into takes.
+template <typename Query, typename Cache, typename... Terms>
+size_type ragged_cached_attention_workspace_bytes(const tensor_view<Query>& query,
+                                                  const Cache& cache,
+                                                  const index_list& query_starts,
+                                                  const attention_options& options,
+                                                  const Terms&... terms) {
+  return cached_attention_workspace_bytes(query, cache, options, terms...,
+                                          detail::starts_term{query_starts, {}, false});
+}
+
+/// The same computed directly.
+template <typename Query, typename Cache, typename Scalar, typename Lse = detail::absent,
+          typename... Terms>
+void reference_ragged_cached_attention_into(const tensor_view<Query>& query, const Cache& cache,
+                                            const tensor_view<Scalar>& out, const Lse& lse,
+                                            const index_list& query_starts,
+                                            const attention_options& options,
+                                            const Terms&... terms) {
+  detail::reference(detail::make_cached_problem<Scalar>(
+      "reference_ragged_cached_attention_into", query, cache, out, detail::lse_of<Scalar>(lse),
+      options, terms..., detail::starts_term{query_starts, {}, false}));
 }
 
 /// The same computed directly: the oracle of cached_attention_into.

@@ -20,6 +20,11 @@ struct causal_conv_options {
 };
 
 namespace detail {
+/// Numbers of x's type, or of the sums': float beside half and bfloat16.
+template <typename Scalar, typename Number>
+constexpr bool fits_sums =
+    std::is_same<Number, Scalar>::value || std::is_same<Number, accumulator_t<Scalar>>::value;
+
 template <typename Scalar>
 struct channel_bias_term {
   tensor_view<const Scalar> view;
@@ -27,16 +32,30 @@ struct channel_bias_term {
 
 template <typename Scalar>
 struct causal_conv_terms {
+  using Acc = accumulator_t<Scalar>;
   std::optional<tensor_view<const Scalar>> channel_bias;
-  std::optional<tensor_view<accumulator_t<Scalar>>> carry;
+  std::optional<tensor_view<const Acc>>
+      wide_channel_bias;  // of the sums' type, where that is another
+  std::optional<tensor_view<Acc>> carry;
+  std::optional<index_list> starts;
 
-  void add(const channel_bias_term<Scalar>& term) { channel_bias = term.view; }
-  void add(const carry_term<accumulator_t<Scalar>>& term) { carry = term.view; }
+  template <typename Number>
+  void add(const channel_bias_term<Number>& term) {
+    static_assert(fits_sums<Scalar, Number>,
+                  "channel_bias has the scalar of x, or that of its sums");
+    if constexpr (std::is_same<Number, Scalar>::value) {
+      channel_bias = term.view;
+    } else {
+      wide_channel_bias = term.view;
+    }
+  }
+  void add(const carry_term<Acc>& term) { carry = term.view; }
+  void add(const sequence_starts_term& term) { starts = term.starts; }
   template <typename Other>
   void add(const Other&) {
     static_assert(sizeof(Other) == 0,
-                  "not a term of causal_conv, or one of another scalar type: channel_bias has the "
-                  "scalar of x, carry that of the state "
+                  "not a term of causal_conv, or one of another scalar type: carry has that of the "
+                  "state "
                   "(float for float, half and bfloat16; double for double)");
   }
 };
@@ -58,9 +77,10 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
                      const tensor_view<Scalar>& out, const causal_conv_options& options,
                      const Terms&... terms) {
   using Acc = accumulator_t<Scalar>;
-  static_assert(std::is_same<std::remove_const_t<X>, Scalar>::value &&
-                    std::is_same<std::remove_const_t<Weight>, Scalar>::value,
-                "x, weight and out must have one scalar type");
+  static_assert(std::is_same<std::remove_const_t<X>, Scalar>::value,
+                "x and out must have one scalar type");
+  static_assert(fits_sums<Scalar, std::remove_const_t<Weight>>,
+                "weight has the scalar of x, or that of its sums: float for half and bfloat16");
   causal_conv_terms<Scalar> given;
   add_terms(given, terms...);
   check_view(name, "x", x);
@@ -73,35 +93,44 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
   check_equal(name, "weight: channels", weight.rows, "x's channels", channels);
   check_sequence(name, "out", out, "x", x);
   check_axis(name, "out", "channels", out.cols, "x", channels);
-  if (given.channel_bias) {
-    check_view(name, "channel_bias", *given.channel_bias);
-    check_equal(name, "channel_bias: size", given.channel_bias->cols, "x's channels", channels);
-  }
+  const auto check_bias = [&](const auto& bias) {
+    if (!bias) return;
+    check_view(name, "channel_bias", *bias);
+    check_equal(name, "channel_bias: size", bias->cols, "x's channels", channels);
+  };
+  check_bias(given.channel_bias);
+  check_bias(given.wide_channel_bias);
   if (options.activation > activation::silu)
     fail_with("heed::", name, ": activation must be none or silu, but is ",
               int(options.activation));
-  check_carry(name, given.carry, x.batch, x.heads, past, "weight's taps - 1,", channels,
+  const sequences packed(name, "x", x, given.starts);
+  check_carry(name, given.carry, packed.count(), x.heads, past, "weight's taps - 1,", channels,
               "x's channels");
   check_apart(name, {"out", out}, {"carry", given.carry}, "x", x, "weight", weight, "channel_bias",
-              given.channel_bias);
+              given.channel_bias, "channel_bias", given.wide_channel_bias, "sequence_starts",
+              given.starts);
 
-  for_each_head(x.batch, x.heads, options.execution, [&](size_type b, size_type h) {
-    const matrix_view<Weight> weights = broadcast_head(weight, b, h);
+  for_each_head(packed.count(), x.heads, options.execution, [&](size_type b, size_type h) {
+    const matrix_view<Weight> weights = broadcast_head(weight, given.starts ? 0 : b, h);
+    const tensor_view<X> xs = packed.of(x, b);
+    const tensor_view<Scalar> outs = packed.of(out, b);
+    const size_type length = packed.length(b);
     // Token t of z, which counts from the oldest input of the past.
     const auto z = [&](size_type t, size_type c) {
-      if (t >= past) return Acc(x(b, h, t - past, c));
+      if (t >= past) return Acc(xs(0, h, t - past, c));
       return given.carry ? Acc((*given.carry)(b, h, t, c)) : Acc(0);
     };
-    for (size_type t = 0; t < x.rows; ++t)
+    for (size_type t = 0; t < length; ++t)
       for (size_type c = 0; c < channels; ++c) {
         Acc sum(0);
         for (size_type i = 0; i < taps; ++i) sum += Acc(Acc(weights(c, i)) * z(t + i, c));
         if (given.channel_bias) sum += Acc((*given.channel_bias)(0, 0, 0, c));
-        out(b, h, t, c) = Scalar(options.activation == activation::silu ? silu(sum) : sum);
+        if (given.wide_channel_bias) sum += (*given.wide_channel_bias)(0, 0, 0, c);
+        outs(0, h, t, c) = Scalar(options.activation == activation::silu ? silu(sum) : sum);
       }
     if (given.carry)
       for (size_type t = 0; t < past; ++t)  // ascending: a row is read before it is written
-        for (size_type c = 0; c < channels; ++c) (*given.carry)(b, h, t, c) = z(x.rows + t, c);
+        for (size_type c = 0; c < channels; ++c) (*given.carry)(b, h, t, c) = z(length + t, c);
   });
 }
 }  // namespace detail
@@ -112,8 +141,9 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
 ///   out(t, c) = activation(bias(c) + sum_i weight(c, i) z(t + i, c))
 ///
 /// x [B, H, T, channels], weight [B, H, channels, taps] (batch and heads may each be 1) ->
-/// out [B, H, T, channels]. Terms: channel_bias, and carry [B, H, taps - 1, channels], the past,
-/// oldest row first, which is left ready for the next call; without it the past is 0. Throws
+/// out [B, H, T, channels]. For half and bfloat16 the weights, and the bias, may be float. Terms:
+/// channel_bias, and carry [B, H, taps - 1, channels], the past, oldest row first, which is left
+/// ready for the next call; without it the past is 0; and sequence_starts. Throws
 /// std::invalid_argument for sizes that do not fit together, and where out or carry overlaps
 /// itself, the other or an input, before anything is written.
 template <typename X, typename Weight, typename Scalar, typename... Terms>
@@ -139,7 +169,7 @@ auto causal_conv(const X& x, const Weight& weight, const causal_conv_options& op
                 "x and weight must be Eigen matrices, Maps, blocks or expressions");
   using Scalar = typename detail::scalar_of<X>::type;
   const detail::input<Scalar, X> x_in(x);
-  const detail::input<Scalar, Weight> weight_in(weight);
+  const detail::input<typename detail::scalar_of<Weight>::type, Weight> weight_in(weight);
   rows<Scalar> out(x_in.view.rows, x_in.view.cols);
   detail::run_causal_conv("causal_conv", x_in.view, weight_in.view, writable_view(out), options,
                           terms...);

@@ -78,7 +78,8 @@ tensor_view<const Acc> beta_view(const Beta& beta) {
 /// the library's kernels.
 ///
 /// query [B, H, T, d_k], key [B, H_kv, T, d_k], value [B, H_kv, T, d_v], beta [B, H_kv, T, 1] (each
-/// extent may be 1) -> out [B, H, T, d_v]. With T = 0 nothing is written and the state stays.
+/// extent may be 1) -> out [B, H, T, d_v]. There may be more value heads than key heads, as in
+/// linear attention (Qwen3-Next). With T = 0 nothing is written and the state stays.
 /// Throws std::invalid_argument for sizes that do not fit together, options out of range, and an
 /// out or carry that overlaps itself, the other or an input, before anything is written. Allocates
 /// nothing once `memory` has grown. Scalars without a kernel take the recurrent form.

@@ -17,6 +17,10 @@ template <typename Scalar>
 struct grad_bias_term {
   tensor_view<Scalar> view;
 };
+template <typename Scalar>
+struct grad_alibi_term {
+  tensor_view<Scalar> view;
+};
 /// The gradient of a term that is one number per query head.
 template <typename Scalar, typename Tag>
 struct grad_head_term {
@@ -43,7 +47,7 @@ template <typename Acc>
 struct gradient_terms {
   std::optional<grad_lse_term<Acc>> grad_lse;
   std::optional<grad_bias_term<Acc>> grad_bias;
-  std::optional<grad_head_term<Acc, alibi_tag>> grad_alibi;
+  std::optional<grad_alibi_term<Acc>> grad_alibi;
   std::optional<grad_head_term<Acc, sinks_tag>> grad_sinks;
   std::optional<grad_head_term<Acc, logit_scales_tag>> grad_logit_scales;
 };
@@ -54,9 +58,12 @@ struct backward_terms : terms<Acc>, gradient_terms<Acc> {
   using terms<Acc>::add;
   void add(const grad_lse_term<Acc>& term) { this->grad_lse = term; }
   void add(const grad_bias_term<Acc>& term) { this->grad_bias = term; }
-  void add(const grad_head_term<Acc, alibi_tag>& term) { this->grad_alibi = term; }
+  void add(const grad_alibi_term<Acc>& term) { this->grad_alibi = term; }
   void add(const grad_head_term<Acc, sinks_tag>& term) { this->grad_sinks = term; }
   void add(const grad_head_term<Acc, logit_scales_tag>& term) { this->grad_logit_scales = term; }
+  void add(const max_logits_term<Acc>&) {
+    static_assert(sizeof(Acc) == 0, "max_logits is a result of the forward call: leave it out");
+  }
   template <typename Function>
   void add(const score_function_term<Function, void>&) {
     static_assert(sizeof(Function) == 0,
@@ -110,7 +117,7 @@ auto grad_bias(Matrix&& values) {
   return grad_bias(writable_view(values));
 }
 
-/// Where the gradient of the term `alibi` goes: one slope a query head.
+/// Where the gradient of the term `alibi` goes: of the slopes' size.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
@@ -120,9 +127,12 @@ auto grad_bias(Matrix&& values) {
 /// heed::attention_backward(x, x, x, forward.out, forward.lse, x, {}, heed::alibi(slope),
 ///                          heed::grad_alibi(gradient));
 /// @endcode
-template <typename Vector>
-auto grad_alibi(Vector&& slopes) {
-  return detail::make_grad_head_term<detail::alibi_tag>(slopes);
+template <typename Slopes>
+auto grad_alibi(Slopes&& slopes) {
+  using Matrix = std::decay_t<Slopes>;
+  static_assert(detail::fits_heads<Matrix>::value);
+  return detail::grad_alibi_term<typename Matrix::Scalar>{
+      detail::heads_view<Matrix>(writable_view(slopes))};
 }
 
 /// Where the gradient of the term `sinks` goes: one logit a query head.

@@ -17,6 +17,7 @@
 #include <heed/gradient_terms.hpp>
 #include <heed/isa.hpp>
 #include <heed/kv_cache.hpp>
+#include <heed/kv_pages.hpp>
 #include <heed/latent.hpp>
 #include <heed/latent_backward.hpp>
 #include <heed/linear_attention.hpp>
@@ -24,6 +25,7 @@
 #include <heed/merge.hpp>
 #include <heed/multi_head.hpp>
 #include <heed/options.hpp>
+#include <heed/page_table.hpp>
 #include <heed/paged_kv_cache.hpp>
 #include <heed/position.hpp>
 #include <heed/projection.hpp>

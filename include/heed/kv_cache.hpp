@@ -2,6 +2,7 @@
 
 #include <heed/cached_attention.hpp>  // what a cache is for
 #include <heed/detail/check.hpp>
+#include <heed/detail/check_cache.hpp>
 #include <heed/detail/overlap.hpp>
 #include <heed/detail/params.hpp>
 #include <heed/detail/storage.hpp>
@@ -38,43 +39,20 @@ constexpr size_type kv_cache_bytes(size_type layers, size_type num_kv_heads, siz
                          {2, layers, num_kv_heads, head_dim, length, bytes_per_element});
 }
 
-namespace detail {
-/// A cache of these extents must have a countable size; its largest list takes 8 bytes an element.
-inline void check_storage(const char* function, const std::array<size_type, 4>& extents) {
-  const auto some = [&](std::size_t axis) { return (std::max)(extents[axis], size_type{1}); };
-  product(function, "size in bytes", {some(0), some(1), some(2), some(3), 8});
-}
-/// Tokens to append must be those of a cache of num_kv_heads heads.
-template <typename Key, typename Value>
-void check_tokens(const char* function, const tensor_view<Key>& key,
-                  const tensor_view<Value>& value, size_type num_kv_heads, size_type key_dim,
-                  size_type value_dim) {
-  check_view(function, "key", key);
-  check_view(function, "value", value);
-  check_equal(function, "value: batch", value.batch, "key's batch", key.batch);
-  check_equal(function, "key: num_kv_heads", key.heads, "the cache's num_kv_heads", num_kv_heads);
-  check_equal(function, "value: num_kv_heads", value.heads, "the cache's num_kv_heads",
-              num_kv_heads);
-  check_equal(function, "value: tokens", value.rows, "key's tokens", key.rows);
-  check_equal(function, "key: head_dim", key.cols, "the cache's key_dim", key_dim);
-  check_equal(function, "value: head_dim", value.cols, "the cache's value_dim", value_dim);
-  if (key.rows > unbounded)
-    fail_with("heed::", function, ": key: ", key.rows, " tokens are more than a cache can count, ",
-              unbounded);
-}
-}  // namespace detail
-
 /// The keys and values that a decoder has seen, for a batch of sequences of one layer: each
 /// key/value head of each sequence is contiguous.
 ///
 /// Stored is float, double, Eigen::bfloat16, Eigen::half, or std::int8_t with one float scale per
 /// row (scale = max |row| / 127; a row with an infinity or NaN in it is NaN throughout). With a
 /// window the cache keeps only the tokens that a later query can see: the `window` tokens before
-/// the newest append. Sequences may have different lengths. Grows by doubling; appending within the
-/// capacity allocates nothing, except that a rolling cache grows once to twice its window rather
-/// than move all of it at each token. A call that throws changes nothing. Invariant: sequence b
-/// holds rows [first_[b], first_[b] + lengths_[b]) of its part of the storage: in order, its tokens
-/// from dropped_[b] on.
+/// the newest append; with keep_first also as many of the first, and then a call sees all that the
+/// cache holds, as if it were the sequence: causal, windows, ALiBi, functions and dropout count
+/// positions within the cache, and the newest token's is length(b) - 1. Sequences may have
+/// different lengths. Grows by doubling; appending within the capacity allocates nothing, except
+/// that a rolling cache grows once to twice its window rather than move all of it at each token. A
+/// call that throws changes nothing. Invariant: sequence b holds rows [first_[b], first_[b] +
+/// lengths_[b]) of its part of the storage: in order, the first keep_first_ of its tokens, then
+/// those from dropped_[b] + keep_first_ on.
 ///
 /// @code
 /// heed::kv_cache<Eigen::bfloat16> cache(1, 2, 64, 64);  // one sequence, 2 key/value heads of 64
@@ -86,18 +64,24 @@ template <typename Stored>
 class kv_cache {
  public:
   /// head_dim of keys and values; capacity is the number of tokens to reserve for each sequence;
-  /// window is that of attention_options::window_left.
+  /// window is that of attention_options::window_left. With keep_first the cache keeps that many of
+  /// the first tokens too (Xiao et al. 2024, StreamingLLM).
   kv_cache(size_type batch, size_type num_kv_heads, size_type key_dim, size_type value_dim,
-           size_type capacity = 64, size_type window = -1)
+           size_type capacity = 64, size_type window = -1, size_type keep_first = 0)
       : key_(batch, num_kv_heads, key_dim),
         value_(batch, num_kv_heads, value_dim),
-        window_(window) {
+        window_(window),
+        keep_first_(keep_first) {
     if (batch < 0 || num_kv_heads < 0 || key_dim < 0 || value_dim < 0 || capacity < 0)
       detail::fail_with("heed::kv_cache: sizes must not be negative, but are batch ", batch,
                         ", num_kv_heads ", num_kv_heads, ", key_dim ", key_dim, ", value_dim ",
                         value_dim, ", capacity ", capacity);
     if (window < -1)
       detail::fail_with("heed::kv_cache: window must be -1 (unbounded) or more, but is ", window);
+    if (keep_first < 0 || keep_first > detail::unbounded || window > detail::unbounded)
+      detail::fail_with("heed::kv_cache: keep_first must be 0 or more, and it and window at most ",
+                        detail::unbounded, ", but are keep_first ", keep_first, ", window ",
+                        window);
     detail::check_storage("kv_cache",
                           {batch, num_kv_heads, capacity, (std::max)(key_dim, value_dim)});
     first_.assign(static_cast<std::size_t>(batch), 0);
@@ -112,6 +96,7 @@ class kv_cache {
       : key_(std::move(other.key_)),
         value_(std::move(other.value_)),
         window_(other.window_),
+        keep_first_(other.keep_first_),
         capacity_(std::exchange(other.capacity_, 0)),
         first_(std::move(other.first_)),
         lengths_(std::move(other.lengths_)),
@@ -123,6 +108,7 @@ class kv_cache {
     std::swap(key_, other.key_);
     std::swap(value_, other.value_);
     std::swap(window_, other.window_);
+    std::swap(keep_first_, other.keep_first_);
     std::swap(capacity_, other.capacity_);
     std::swap(first_, other.first_);
     std::swap(lengths_, other.lengths_);
@@ -134,8 +120,11 @@ class kv_cache {
   size_type batch() const { return static_cast<size_type>(lengths_.size()); }
   /// How many key/value heads each sequence has.
   size_type num_kv_heads() const { return key_.heads; }
-  /// How many tokens before its own a later query may look back to; -1: all.
-  size_type window() const { return window_; }
+  /// How many tokens before its own a later query may look back to; -1: all that the cache holds,
+  /// as where it keeps the first tokens.
+  size_type window() const { return keep_first_ > 0 ? -1 : window_; }
+  /// How many of the first tokens the cache keeps, whatever the window.
+  size_type keep_first() const { return keep_first_; }
   /// How many tokens of each sequence there is room for.
   size_type capacity() const { return capacity_; }
   /// Tokens that sequence b holds now.
@@ -194,10 +183,11 @@ class kv_cache {
     if (length < 0 || length > lengths_[s])
       detail::fail_with("heed::kv_cache::truncate: length ", length, " is not in [0, ", lengths_[s],
                         "], the tokens of sequence ", b);
-    if (dropped_[s] > 0 && length < window_)
+    if (dropped_[s] > 0 && length < keep_first_ + window_)
       detail::fail_with("heed::kv_cache::truncate: length ", length, " is less than the window ",
-                        window_, " of the next token, and sequence ", b, " has dropped the ",
-                        dropped_[s], " tokens before; clear(", b, ") empties it");
+                        keep_first_ + window_, " of the next token, and sequence ", b,
+                        " has dropped the ", dropped_[s], " tokens before; clear(", b,
+                        ") empties it");
     lengths_[s] = length;
   }
 
@@ -216,6 +206,56 @@ class kv_cache {
   detail::stored_tensor<Stored> keys() const { return key_.view(*this); }
   /// The values, likewise.
   detail::stored_tensor<Stored> values() const { return value_.view(*this); }
+
+  /// Some entries as the batch of calls of cached_attention_into: batch entry b is entries[b], and
+  /// one may be there more than once. Looks at the cache and at the caller's list, as they are at
+  /// each call, and owns neither.
+  class batch_view {
+   public:
+    /// The entries of a cache, which must outlive the view. Throws std::invalid_argument for one
+    /// that the cache does not have.
+    batch_view(const kv_cache& cache, const index_list& entries)
+        : cache_(cache), entries_(entries) {
+      detail::check_list("kv_cache::batch", "entries", entries);
+      check_entries();
+    }
+    /// How many tokens before its own a later query may look back to; -1: all.
+    size_type window() const { return cache_.window(); }
+    /// The keys, as the library's own functions read them.
+    detail::stored_tensor<Stored> keys() const { return view(cache_.key_); }
+    /// The values, likewise.
+    detail::stored_tensor<Stored> values() const { return view(cache_.value_); }
+
+   private:
+    void check_entries() const {
+      for (const size_type b : entries_) cache_.check_sequence("batch", b);
+    }
+    template <typename Part>
+    detail::stored_tensor<Stored> view(const Part& part) const {
+      check_entries();  // the list, or the cache, may have changed since
+      detail::stored_tensor<Stored> chosen = part.view(cache_);
+      chosen.batch = entries_.size;
+      chosen.sequences = entries_;
+      chosen.rows = 0;
+      for (size_type b = 0; b < chosen.batch; ++b)
+        chosen.rows = (std::max)(chosen.rows, chosen.length(b));
+      return chosen;
+    }
+    const kv_cache& cache_;
+    index_list entries_;
+  };
+  /// These entries as the batch of one call.
+  ///
+  /// @code
+  /// heed::kv_cache<float> cache(4, 2, 64, 64);  // room for four sequences
+  /// std::vector<float> tokens(4 * 2 * 3 * 64, 0.5f), query(2 * 8 * 64, 0.1f), out(query.size());
+  /// cache.append(heed::bhnd(tokens.data(), 4, 2, 3, 64), heed::bhnd(tokens.data(), 4, 2, 3, 64));
+  /// const std::vector<int> live{3, 1};  // the first query is of sequence 3
+  /// heed::workspace memory;
+  /// heed::cached_attention_into(heed::bhnd(query.data(), 2, 8, 1, 64), cache.batch(live),
+  ///                             heed::bhnd(out.data(), 2, 8, 1, 64), {}, {}, memory);
+  /// @endcode
+  batch_view batch(const index_list& entries) const { return batch_view(*this, entries); }
 
  private:
   /// Keys or values: [batch, heads, capacity, dim], and the scales [batch, heads, capacity] of
@@ -258,8 +298,8 @@ class kv_cache {
       detail::stored_tensor<Stored> view(bhnd(elements.data(), batch, heads, capacity, dim),
                                          row_scales, batch, longest);
       view.first_rows = cache.first_.data();
-      view.lengths = cache.lengths_.data();
-      view.dropped = cache.dropped_.data();
+      view.lengths = cache.lengths_;
+      if (cache.keep_first_ == 0) view.dropped = cache.dropped_.data();
       return view;
     }
 
@@ -279,7 +319,7 @@ class kv_cache {
   }
   /// Tokens of sequence s that the next append keeps: no later query looks further back.
   size_type kept(std::size_t s) const {
-    return window_ >= 0 ? (std::min)(lengths_[s], window_) : lengths_[s];
+    return window_ >= 0 ? (std::min)(lengths_[s], keep_first_ + window_) : lengths_[s];
   }
   /// All that an append of n tokens to sequences [begin, end) has to allocate, before it changes
   /// anything.
@@ -316,28 +356,34 @@ class kv_cache {
                     const tensor_view<Value>& value) {
     const std::size_t s = static_cast<std::size_t>(b);
     const size_type past = lengths_[s] - kept(s), needed = kept(s) + key.rows;
+    if (past > 0) move_rows(s, first_[s], first_[s] + past, keep_first_);
     first_[s] += past;
     dropped_[s] += past;
     lengths_[s] -= past;
-    if (first_[s] + needed > capacity_) to_front(s);
+    if (first_[s] + needed > capacity_) {  // of capacity 2 window, once in `window` tokens
+      move_rows(s, first_[s], 0, lengths_[s]);
+      first_[s] = 0;
+    }
     store(key_, b, entry, first_[s] + lengths_[s], key);
     store(value_, b, entry, first_[s] + lengths_[s], value);
     lengths_[s] = needed;
   }
-  /// Moves the tokens of sequence s to the front of its storage. A rolling cache of capacity 2
-  /// window does so once in `window` tokens.
-  void to_front(std::size_t s) {
+  /// Moves `count` rows of sequence s within its storage.
+  void move_rows(std::size_t s, size_type from, size_type to, size_type count) {
     const auto move_rows_of = [&](auto& rows, size_type heads, size_type row) {
       for (size_type h = 0; h < heads; ++h) {
-        auto* head = rows.data() + (static_cast<size_type>(s) * heads + h) * capacity_ * row;
-        std::copy(head + first_[s] * row, head + (first_[s] + lengths_[s]) * row, head);
+        auto* const head = rows.data() + (static_cast<size_type>(s) * heads + h) * capacity_ * row;
+        auto *const begin = head + from * row, *const end = begin + count * row;
+        if (to < from)
+          std::copy(begin, end, head + to * row);
+        else
+          std::copy_backward(begin, end, head + (to + count) * row);
       }
     };
     for (storage* part : {&key_, &value_}) {
       move_rows_of(part->elements, part->heads, part->dim);
       if (detail::storage_traits<Stored>::has_scales) move_rows_of(part->scales, part->heads, 1);
     }
-    first_[s] = 0;
   }
   template <typename Scalar>
   void store(storage& part, size_type b, size_type entry, size_type first,
@@ -355,7 +401,7 @@ class kv_cache {
   }
 
   storage key_, value_;
-  size_type window_, capacity_ = 0;
+  size_type window_, keep_first_, capacity_ = 0;
   std::vector<size_type> first_, lengths_, dropped_;
 };
 

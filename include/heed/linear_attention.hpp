@@ -84,7 +84,10 @@ detail::bonus_term<typename Vector::Scalar> bonus(const Eigen::DenseBase<Vector>
 /// on the library's kernels.
 ///
 /// query [B, H, T, d_k], key [B, H_kv, T, d_k], value [B, H_kv, T, d_v] -> out [B, H, T, d_v].
-/// Query head h reads the state of head h / (H / H_kv). With T = 0 nothing is written and the state
+/// Query head h reads the state of head h / (H / H_kv). There may be more value heads than key
+/// heads, H_v: then a state, a gate, a bonus and an output head for each of them, of which H_v /
+/// H_k share a key head, and H_v / H a query head where there are fewer of those (the groups of
+/// Mamba-2). With T = 0 nothing is written and the state
 /// stays. Throws std::invalid_argument for sizes that do not fit together, options out of range,
 /// and an out or carry that overlaps itself, the other or an input, before anything is written.
 /// Allocates nothing once `memory` has grown. Scalars without a kernel (long double, an autodiff

@@ -3,6 +3,9 @@
 #include <heed/detail/check.hpp>
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/number.hpp>
+#include <heed/detail/overlap.hpp>
+#include <heed/detail/sizes.hpp>
+#include <heed/tensor.hpp>
 
 #include <array>
 #include <cmath>
@@ -16,26 +19,26 @@ namespace detail {
 /// Adds a part to (out, lse), both over disjoint sets of keys: with m = max(lse_a, lse_b) and w =
 /// exp(lse - m), out = sum (w / sum w) out and lse = m + ln(sum w). A part that saw no key (lse =
 /// -infinity) does not count, whatever its output holds.
-template <typename Out, typename Lse, typename PartOut, typename PartLse>
-void merge_part(Out& out, Lse& lse, const PartOut& part_out, const PartLse& part_lse) {
-  using Scalar = typename Out::Scalar;
-  using Acc = typename Lse::Scalar;
+template <typename Scalar, typename Acc, typename Part>
+void merge_part(const matrix_view<Scalar>& out, const matrix_view<Acc>& lse,
+                const matrix_view<const Part>& part_out, const matrix_view<const Acc>& part_lse) {
   using std::exp;
   using std::log;
-  for (size_type i = 0; i < out.rows(); ++i) {
-    const Acc a = lse(i), b = part_lse(i);
-    if (is_negative_infinity(b)) continue;
-    if (is_negative_infinity(a)) {
-      out.row(i) = part_out.row(i);
-      lse(i) = b;
+  for (size_type i = 0; i < out.rows; ++i) {
+    const Acc a = lse(i, 0), b = part_lse(i, 0);
+    if (is_negative_infinity(a) || is_negative_infinity(b)) {
+      const bool none = is_negative_infinity(b);
+      for (size_type c = 0; is_negative_infinity(a) && c < out.cols; ++c)
+        out(i, c) = none ? Scalar(Acc(0)) : Scalar(Acc(part_out(i, c)));
+      if (!none) lse(i, 0) = b;
       continue;
     }
     const Acc max = a < b ? b : a, weight_a = exp(Acc(a - max)), weight_b = exp(Acc(b - max)),
               sum = weight_a + weight_b;
     const Acc share_a = weight_a / sum, share_b = weight_b / sum;
-    for (size_type c = 0; c < out.cols(); ++c)
+    for (size_type c = 0; c < out.cols; ++c)
       out(i, c) = Scalar(Acc(Acc(share_a * Acc(out(i, c))) + Acc(share_b * Acc(part_out(i, c)))));
-    lse(i) = max + Acc(log(sum));
+    lse(i, 0) = max + Acc(log(sum));
   }
 }
 
@@ -55,7 +58,9 @@ void add_part(Result& merged, const Result& part) {
   check_equal("merge", "part: head_dim", part.out.cols(), "the first part's head_dim",
               merged.out.cols());
   check_equal("merge", "part: lse", part.lse.size(), "the first part's n_q", merged.out.rows());
-  merge_part(merged.out, merged.lse, part.out, part.lse);
+  const auto all = [](const auto& view) { return view.head(0, 0, 0, view.rows); };
+  merge_part(all(writable_view(merged.out)), all(writable_view(merged.lse)), all(view(part.out)),
+             all(view(part.lse)));
 }
 
 /// The gradients of `count` parts from those of the merged result. With the shares p = exp(lse_part
@@ -136,6 +141,51 @@ Result merge(Iterator first, Iterator last) {
   Result merged = detail::first_part(*first);
   for (++first; first != last; ++first) detail::add_part(merged, *first);
   return merged;
+}
+
+/// Merges a part into the caller's out and lse, which hold the parts before it: of batches and
+/// heads, in place, without memory of its own.
+///
+/// part_out and out [B, H, n_q, Dv], part_lse and lse [B, H, n_q, 1]. A row of either whose lse is
+/// -infinity does not count, whatever it holds: begin with an lse of -infinity everywhere, or with
+/// the first part. For half and bfloat16 parts, out may be float, and so keeps what a row of many
+/// parts adds up to. The rest as merge. Throws std::invalid_argument where sizes differ, or out or
+/// lse overlaps itself, the other or the part, before anything is written.
+///
+/// @code
+/// std::vector<float> x(2 * 4 * 10 * 64, 0.5f), out(x.size()), part(x.size());
+/// std::vector<float> lse(2 * 4 * 10), part_lse(lse.size());
+/// const auto heads = heed::bhnd(x.data(), 2, 4, 10, 64);
+/// const auto to = heed::bhnd(out.data(), 2, 4, 10, 64),
+///            of_part = heed::bhnd(part.data(), 2, 4, 10, 64);
+/// const auto to_lse = heed::bhnd(lse.data(), 2, 4, 10, 1),
+///            of_part_lse = heed::bhnd(part_lse.data(), 2, 4, 10, 1);
+/// heed::workspace memory;
+/// heed::multi_head_attention_into(heads, heads, heads, to, to_lse, {}, memory);
+/// heed::multi_head_attention_into(heads, heads, heads, of_part, of_part_lse, {}, memory);
+/// heed::merge_into(of_part, of_part_lse, to, to_lse);  // as of all keys, twice
+/// @endcode
+template <typename Part, typename PartLse, typename Scalar, typename Lse>
+void merge_into(const tensor_view<Part>& part_out, const tensor_view<PartLse>& part_lse,
+                const tensor_view<Scalar>& out, const tensor_view<Lse>& lse) {
+  using Element = std::remove_const_t<Part>;
+  using Acc = accumulator_t<Element>;
+  static_assert(std::is_same<Scalar, Element>::value || std::is_same<Scalar, Acc>::value,
+                "out must have the scalar type of the part's out, or that of its lse");
+  static_assert(
+      std::is_same<Lse, Acc>::value && std::is_same<std::remove_const_t<PartLse>, Acc>::value,
+      "lse must have the scalar type of the scores: float for half and bfloat16");
+  constexpr const char* name = "merge_into";
+  detail::check_view(name, "out", out);
+  detail::check_same_sizes(name, "part_out", part_out, "out", out);
+  detail::check_row_numbers(name, "part_lse", part_lse, out, "n_q");
+  detail::check_row_numbers(name, "lse", lse, out, "n_q");
+  detail::check_apart(name, {"out", out}, {"lse", lse}, "part_out", part_out, "part_lse", part_lse);
+  for (size_type b = 0; b < out.batch; ++b)
+    for (size_type h = 0; h < out.heads; ++h)
+      detail::merge_part(out.head(b, h, 0, out.rows), lse.head(b, h, 0, out.rows),
+                         tensor_view<const Element>(part_out).head(b, h, 0, out.rows),
+                         tensor_view<const Acc>(part_lse).head(b, h, 0, out.rows));
 }
 
 /// The gradients with respect to out and lse of both parts of merge(a, b), from those with respect

@@ -1,8 +1,14 @@
 #pragma once
 
+#include <heed/detail/page_pool.hpp>
+#include <heed/detail/page_tables.hpp>
+#include <heed/detail/saved.hpp>
 #include <heed/kv_cache.hpp>
+#include <heed/kv_pages.hpp>
 
 #include <algorithm>
+#include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,9 +16,9 @@ HEED_NAMESPACE_BEGIN
 
 /// A cache in pages: sequences come and go, each holds a table of pages from one pool, and
 /// sequences that begin alike share the pages of their common prefix (Kwon et al. 2023). Stored is
-/// as for kv_cache. Invariant: a page belongs to as many sequences as its count says; a page that
-/// more than one holds is never written. A call that throws changes nothing. Appending allocates
-/// nothing where the table of the sequence has room (see reserve).
+/// as for kv_cache. It owns what kv_pages is a view of. Invariant: a page stands in the table as
+/// often as its count says; a page that stands there more than once is never written. A call that
+/// throws changes nothing. Appending allocates nothing where the table has room (see reserve).
 ///
 /// @code
 /// heed::paged_kv_cache<float> cache(16, 4, 2, 64,
@@ -34,9 +40,9 @@ class paged_kv_cache {
   /// A pool of num_pages pages of page_rows tokens each.
   paged_kv_cache(size_type num_pages, size_type page_rows, size_type num_kv_heads,
                  size_type key_dim, size_type value_dim)
-      : page_rows_(page_rows),
-        key_{num_pages, page_rows, num_kv_heads, key_dim, {}, {}},
-        value_{num_pages, page_rows, num_kv_heads, value_dim, {}, {}} {
+      : key_{num_pages, page_rows, num_kv_heads, key_dim, {}, {}},
+        value_{num_pages, page_rows, num_kv_heads, value_dim, {}, {}},
+        tables_(0, page_rows) {
     if (num_pages < 0 || page_rows < 1 || num_kv_heads < 0 || key_dim < 0 || value_dim < 0)
       detail::fail_with(
           "heed::paged_kv_cache: sizes must not be negative and page_rows at least 1, but are "
@@ -47,83 +53,83 @@ class paged_kv_cache {
       detail::check_storage("paged_kv_cache", {num_pages, num_kv_heads, page_rows, dim});
     key_.allocate();
     value_.allocate();
-    holders_.assign(static_cast<std::size_t>(num_pages), 0);
-    for (size_type page = num_pages; page > 0; --page) free_.push_back(page - 1);
+    tables_ = detail::page_tables(num_pages, page_rows);
   }
 
   /// A copy has pages of its own.
   paged_kv_cache(const paged_kv_cache&) = default;
   /// A cache that was moved from has no pages and no sequences.
   paged_kv_cache(paged_kv_cache&& other) noexcept
-      : page_rows_(other.page_rows_),
-        key_(std::exchange(other.key_, other.key_.without_pages())),
+      : key_(std::exchange(other.key_, other.key_.without_pages())),
         value_(std::exchange(other.value_, other.value_.without_pages())),
-        free_(std::move(other.free_)),
-        holders_(std::move(other.holders_)),
-        sequences_(std::move(other.sequences_)) {}
+        tables_(std::move(other.tables_)) {}
   /// A copy for which memory runs out changes nothing.
   paged_kv_cache& operator=(paged_kv_cache other) noexcept {
-    std::swap(page_rows_, other.page_rows_);
     std::swap(key_, other.key_);
     std::swap(value_, other.value_);
-    std::swap(free_, other.free_);
-    std::swap(holders_, other.holders_);
-    std::swap(sequences_, other.sequences_);
+    std::swap(tables_, other.tables_);
     return *this;
   }
 
   /// How many tokens a page holds.
-  size_type page_rows() const { return page_rows_; }
+  size_type page_rows() const { return tables_.page_rows(); }
   /// How many key/value heads each sequence has.
   size_type num_kv_heads() const { return key_.heads; }
   /// How many pages no sequence holds.
-  size_type free_pages() const { return static_cast<size_type>(free_.size()); }
+  size_type free_pages() const { return tables_.free_pages(); }
   /// Bytes of keys, values and scales of all pages.
   size_type bytes() const { return key_.bytes() + value_.bytes(); }
 
   /// A new, empty sequence; returns its name.
-  size_type add_sequence() {
-    for (size_type s = 0; s < static_cast<size_type>(sequences_.size()); ++s)
-      if (!at(s).live) {
-        at(s).live = true;  // it is empty since it was removed, and its table keeps its memory
-        return s;
-      }
-    sequences_.push_back({true, 0, {}});
-    return static_cast<size_type>(sequences_.size()) - 1;
-  }
+  size_type add_sequence() { return tables_.add(); }
   /// A new sequence with the same content: the pages are shared until one of the two writes into
   /// the last of them.
   size_type fork(size_type s) {
     check_sequence("fork", s);
-    std::vector<size_type> pages =
-        at(s).pages;  // may throw, and so may add_sequence: nothing has changed by then
-    const size_type copy = add_sequence();
-    at(copy) = sequence{true, at(s).length, std::move(pages)};
-    for (const size_type page : at(copy).pages) ++holders(page);
-    return copy;
+    return tables_.fork(s);
+  }
+  /// Makes sequence k, for each k, a copy of what sequence from[k] was, as a beam search does after
+  /// each step: the pages are shared, and those that no sequence holds any more are free.
+  void reorder(const index_list& from) {
+    check_all("reorder", "from", from);
+    for (size_type k = 0; k < from.size; ++k) check_sequence("reorder", k);
+    tables_.reorder(from, [](size_type k) { return k; });
+  }
+  /// The same for some sequences: sequences[k] becomes a copy of what from[k] was.
+  void reorder(const index_list& sequences, const index_list& from) {
+    check_all("reorder", "sequences", sequences);
+    check_all("reorder", "from", from);
+    detail::check_equal("paged_kv_cache::reorder", "from: entries", from.size,
+                        "the number of sequences", sequences.size);
+    std::vector<bool> named(tables_.lengths().size());
+    for (const size_type s : sequences) {
+      if (named[static_cast<std::size_t>(s)])
+        detail::fail_with("heed::paged_kv_cache::reorder: sequences: ", s, " is there twice");
+      named[static_cast<std::size_t>(s)] = true;
+    }
+    tables_.reorder(from, [&](size_type k) { return sequences[k]; });
   }
   /// Ends sequence s; its name may be given to a new one.
   void remove_sequence(size_type s) {
     check_sequence("remove_sequence", s);
-    truncate(s, 0);
-    at(s).live = false;
+    tables_.remove(s);
   }
   /// Tokens that sequence s holds now.
   size_type length(size_type s) const {
     check_sequence("length", s);
-    return at(s).length;
+    return tables_.length(s);
   }
 
-  /// Makes room in the table of sequence s for `tokens` tokens; less than there is room for changes
-  /// nothing. Takes no page: those that are free go to who appends first. Throws
+  /// Makes room in the table of sequences for `tokens` tokens of sequence s; less than there is
+  /// room for changes nothing. Takes no page: those that are free go to who appends first. Throws
   /// std::invalid_argument for a negative number, or one that the pool cannot hold.
   void reserve(size_type s, size_type tokens) {
     check_sequence("reserve", s);
-    const size_type most = key_.num_pages * page_rows_;
+    const size_type most = all_tokens();
     if (tokens < 0 || tokens > most)
       detail::fail_with("heed::paged_kv_cache::reserve: tokens must be in [0, ", most,
                         "], the tokens that all pages hold, but is ", tokens);
-    at(s).pages.reserve(static_cast<std::size_t>(tokens / page_rows_ + (tokens % page_rows_ != 0)));
+    tables_.widen(tables_.pages_for(tokens));
   }
 
   /// Appends n tokens to sequence s: key [1, H_kv, n, key_dim], value [1, H_kv, n, value_dim].
@@ -135,32 +141,25 @@ class paged_kv_cache {
     check_sequence("append", s);
     detail::check_equal(name, "key: batch", key.batch, "one sequence:", size_type{1});
     detail::check_tokens(name, key, value, key_.heads, key_.dim, value_.dim);
-    sequence& seq = at(s);
-    const bool copies_last =
-        key.rows > 0 && seq.length % page_rows_ != 0 && holders(seq.pages.back()) > 1;
-    const size_type room = static_cast<size_type>(seq.pages.size()) * page_rows_ - seq.length,
-                    beyond = (std::max)(key.rows - room, size_type{0});
-    const size_type more = beyond / page_rows_ + (beyond % page_rows_ != 0) + (copies_last ? 1 : 0);
-    if (more > free_pages())
-      detail::fail_with("heed::", name, ": ", key.rows, " tokens need ", more, " pages, but only ",
-                        free_pages(), " are free");
+    const size_type before = tables_.length(s), held = tables_.pages_for(before);
+    const bool copies_last = key.rows > 0 && before % page_rows() != 0 &&
+                             tables_.holders(tables_.pages(s)[held - 1]) > 1;
+    const size_type room = held * page_rows() - before,
+                    fresh = tables_.pages_for((std::max)(key.rows - room, size_type{0})),
+                    more = fresh + (copies_last ? 1 : 0);
+    check_free(name, key.rows, more);
 
-    const std::size_t pages =
-        seq.pages.size() + static_cast<std::size_t>(more - (copies_last ? 1 : 0));
-    if (pages > seq.pages.capacity())
-      seq.pages.reserve((std::max)(pages, 2 * seq.pages.capacity()));
+    tables_.make_room(held + fresh);
     if (copies_last) {
-      const size_type shared = seq.pages.back(), own = take_page();
+      const size_type shared = tables_.pages(s)[held - 1], own = tables_.replace_last(s);
       key_.copy_page(shared, own);
       value_.copy_page(shared, own);
-      --holders(shared);
-      seq.pages.back() = own;
     }
+    tables_.extend(s, key.rows);
     for (size_type i = 0; i < key.rows; ++i) {
-      if (seq.length % page_rows_ == 0) seq.pages.push_back(take_page());
-      key_.store(key, i, seq.pages.back(), seq.length % page_rows_);
-      value_.store(value, i, seq.pages.back(), seq.length % page_rows_);
-      ++seq.length;
+      const size_type j = before + i, page = tables_.pages(s)[j / page_rows()];
+      key_.store(key, i, page, j % page_rows());
+      value_.store(value, i, page, j % page_rows());
     }
   }
 
@@ -168,17 +167,74 @@ class paged_kv_cache {
   /// are free again.
   void truncate(size_type s, size_type length) {
     check_sequence("truncate", s);
-    sequence& seq = at(s);
-    if (length < 0 || length > seq.length)
+    if (length < 0 || length > tables_.length(s))
       detail::fail_with("heed::paged_kv_cache::truncate: length ", length, " is not in [0, ",
-                        seq.length, "], the tokens of sequence ", s);
-    free_.reserve(holders_.size());  // a copy of a cache has not reserved it
-    seq.length = length;
-    while (static_cast<size_type>(seq.pages.size()) * page_rows_ >= length + page_rows_) {
-      const size_type page = seq.pages.back();
-      seq.pages.pop_back();
-      if (--holders(page) == 0) free_.push_back(page);
-    }
+                        tables_.length(s), "], the tokens of sequence ", s);
+    tables_.truncate(s, length);
+  }
+
+  /// The bytes that the tokens of sequence s take outside the cache.
+  size_type swap_bytes(size_type s) const {
+    check_sequence("swap_bytes", s);
+    return swapped(tables_.length(s)).bytes;
+  }
+  /// Moves the tokens of sequence s to memory of the caller, of swap_bytes(s) or more, as where the
+  /// pool runs out and others go first. The sequence stays, without tokens; pages that it shared
+  /// stay with the others. Throws std::invalid_argument for too few bytes.
+  void swap_out(size_type s, void* to, size_type bytes) {
+    check_sequence("swap_out", s);
+    tables_.make_free_list();  // may throw: nothing has been written by then
+    detail::save_bytes("paged_kv_cache::swap_out", swapped(tables_.length(s)), to, bytes,
+                       [&](detail::byte_writer& out) { move_tokens(*this, s, out); });
+    tables_.truncate(s, 0);
+  }
+  /// Brings them back, to a sequence that has no tokens, in a cache of the same type and sizes of
+  /// pages, heads and rows. Throws std::invalid_argument for bytes that are not those of a
+  /// sequence, or of another cache, or damaged, and for a pool with too few free pages.
+  void swap_in(size_type s, const void* from, size_type bytes) {
+    constexpr const char* name = "paged_kv_cache::swap_in";
+    check_sequence("swap_in", s);
+    if (tables_.length(s) > 0)
+      detail::fail_with("heed::", name, ": sequence ", s, " has ", tables_.length(s),
+                        " tokens; one without any takes those that come in");
+    const detail::saved_header header = detail::check_saved(name, swapped(0), from, bytes);
+    const size_type tokens = header.count;
+    if (tokens < 0 || tokens > all_tokens() || header.bytes != swapped(tokens).bytes)
+      detail::fail_with("heed::", name, ": ", tokens, " tokens are not what ", header.bytes,
+                        " bytes hold, or more than the ", all_tokens(), " of all pages");
+    check_free(name, tokens, tables_.pages_for(tokens));
+    tables_.make_room(tables_.pages_for(tokens));
+    tables_.extend(s, tokens);
+    detail::byte_reader in{static_cast<const char*>(from) + sizeof header};
+    move_tokens(*this, s, in);
+  }
+
+  /// The bytes of the whole cache: its sequences with their names, and the pages that they hold.
+  size_type saved_bytes() const { return saved().bytes; }
+  /// Writes the whole cache to memory of the caller, of saved_bytes() or more. Throws
+  /// std::invalid_argument for too few bytes.
+  void save(void* to, size_type bytes) const {
+    detail::save_bytes("paged_kv_cache::save", saved(), to, bytes, [&](detail::byte_writer& out) {
+      tables_.write(out);
+      move_pages(*this, tables_, out);
+    });
+  }
+  /// Makes the cache what one of the same type, pages, heads and rows was when it was saved; what
+  /// it held is gone. Throws std::invalid_argument for bytes that are not those of a cache, or of
+  /// another one, or damaged.
+  void restore(const void* from, size_type bytes) {
+    constexpr const char* name = "paged_kv_cache::restore";
+    const detail::saved_header header = detail::check_saved(name, saved_as_empty(), from, bytes);
+    detail::byte_reader in{static_cast<const char*>(from) + sizeof header};
+    detail::page_tables tables(tables_.num_pages(), page_rows());
+    tables.read(name, in, header.count,
+                (header.bytes - size_type{sizeof header}) / size_type{sizeof(size_type)});
+    if (const size_type rest = header.bytes - (in.at - static_cast<const char*>(from));
+        rest != pages_bytes(tables))
+      detail::fail_with("heed::", name, ": the pages take ", pages_bytes(tables),
+                        " bytes, but there are ", rest);
+    move_pages(*this, tables, in);
+    tables_ = std::move(tables);
   }
 
   /// Some sequences as the batch of calls of cached_attention_into: batch entry b is sequences[b].
@@ -195,26 +251,17 @@ class paged_kv_cache {
     /// How many tokens before its own a later query may look back to: -1, all.
     size_type window() const { return -1; }
     /// The keys, as the library's own functions read them.
-    detail::stored_tensor<Stored> keys() const { return view(cache_.key_); }
+    detail::stored_tensor<Stored> keys() const { return pages().keys(); }
     /// The values, likewise.
-    detail::stored_tensor<Stored> values() const { return view(cache_.value_); }
+    detail::stored_tensor<Stored> values() const { return pages().values(); }
+    /// The pages as the view that any owner of pages gives; it is as they are now.
+    kv_pages<Stored> pages() const {
+      for (const size_type s : sequences_)
+        cache_.check_sequence("batch", s);  // it may have been removed since
+      return cache_.all_pages().batch(sequences_);
+    }
 
    private:
-    template <typename Pool>
-    detail::stored_tensor<Stored> view(const Pool& pool) const {
-      size_type longest = 0, pages = 0;
-      for (const size_type s : sequences_) {
-        cache_.check_sequence("batch", s);  // it may have been removed since
-        longest = (std::max)(longest, cache_.at(s).length);
-        pages = (std::max)(pages, static_cast<size_type>(cache_.at(s).pages.capacity()));
-      }
-      detail::stored_tensor<Stored> view(pool.all_rows(), pool.all_scales(), sequences_.size,
-                                         longest);
-      view.capacity = (std::min)(pages, pool.num_pages) * pool.page_rows;
-      view.sequences = cache_.sequences_.data();
-      view.names = sequences_;
-      return view;
-    }
     const paged_kv_cache& cache_;
     index_list sequences_;
   };
@@ -222,74 +269,83 @@ class paged_kv_cache {
   batch_view batch(const index_list& sequences) const { return batch_view(*this, sequences); }
 
  private:
-  using sequence = detail::paged_sequence;
+  size_type all_tokens() const { return tables_.num_pages() * page_rows(); }
+  kv_pages<Stored> all_pages() const {
+    return {key_.all_rows(),     value_.all_rows(), key_.all_scales(),
+            value_.all_scales(), tables_.table(),   tables_.lengths()};
+  }
 
-  /// Keys or values of every page: [num_pages, heads, page_rows, dim], and the scales of int8.
-  struct pool {
-    size_type num_pages, page_rows, heads, dim;
-    std::vector<Stored> elements;
-    std::vector<float> scales;
+  detail::saved_header header_of(detail::saved_kind kind) const {
+    using traits = detail::storage_traits<Stored>;
+    static_assert(traits::name != nullptr,
+                  "a cache can be saved where its numbers are float, double, Eigen::half, "
+                  "Eigen::bfloat16 or std::int8_t");
+    detail::saved_header header;
+    header.kind = kind;
+    std::strncpy(header.type, traits::name, sizeof header.type - 1);
+    header.page_rows = page_rows(), header.num_kv_heads = key_.heads;
+    header.key_dim = key_.dim, header.value_dim = value_.dim;
+    return header;
+  }
+  detail::saved_header swapped(size_type tokens) const {
+    detail::saved_header header = header_of(detail::saved_kind::sequence);
+    header.count = tokens;
+    header.bytes = size_type{sizeof header} + tokens * row_bytes();
+    return header;
+  }
+  detail::saved_header saved_as_empty() const {
+    detail::saved_header header = header_of(detail::saved_kind::cache);
+    header.num_pages = tables_.num_pages();
+    return header;
+  }
+  detail::saved_header saved() const {
+    detail::saved_header header = saved_as_empty();
+    header.count = tables_.sequences();
+    header.bytes = size_type{sizeof header} + tables_.written() * size_type{sizeof(size_type)} +
+                   pages_bytes(tables_);
+    return header;
+  }
+  /// Of a token, and of all pages that are held.
+  size_type row_bytes() const { return key_.row_bytes() + value_.row_bytes(); }
+  size_type pages_bytes(const detail::page_tables& tables) const {
+    return (tables.num_pages() - tables.free_pages()) * page_rows() * row_bytes();
+  }
+  /// Rows of a page, to bytes or from them.
+  template <typename Cache, typename Bytes>
+  static void move_rows(Cache& cache, size_type page, size_type rows, Bytes& bytes) {
+    detail::page_pool<Stored>::move_rows(cache.key_, page, rows, bytes);
+    detail::page_pool<Stored>::move_rows(cache.value_, page, rows, bytes);
+  }
+  template <typename Cache, typename Bytes>
+  static void move_tokens(Cache& cache, size_type s, Bytes& bytes) {
+    const size_type length = cache.tables_.length(s), page_rows = cache.page_rows();
+    for (size_type j = 0; j < length; j += page_rows)
+      move_rows(cache, cache.tables_.pages(s)[j / page_rows], (std::min)(length - j, page_rows),
+                bytes);
+  }
+  template <typename Cache, typename Bytes>
+  static void move_pages(Cache& cache, const detail::page_tables& tables, Bytes& bytes) {
+    for (size_type page = 0; page < tables.num_pages(); ++page)
+      if (tables.holders(page) > 0) move_rows(cache, page, cache.page_rows(), bytes);
+  }
 
-    pool without_pages() const { return {0, page_rows, heads, dim, {}, {}}; }
-    void allocate() {
-      elements.resize(static_cast<std::size_t>(num_pages * heads * page_rows * dim));
-      if (detail::storage_traits<Stored>::has_scales)
-        scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));
-    }
-    size_type bytes() const {
-      return static_cast<size_type>(elements.size() * sizeof(Stored) +
-                                    scales.size() * sizeof(float));
-    }
-    tensor_view<const Stored> all_rows() const {
-      return bhnd(elements.data(), num_pages, heads, page_rows, dim);
-    }
-    tensor_view<const float> all_scales() const {
-      if (scales.empty()) return {};
-      return bhnd(scales.data(), num_pages, heads, page_rows, 1);
-    }
-    void copy_page(size_type from, size_type to) {
-      const size_type page = heads * page_rows;
-      std::copy(elements.begin() + from * page * dim, elements.begin() + (from + 1) * page * dim,
-                elements.begin() + to * page * dim);
-      if (!scales.empty())
-        std::copy(scales.begin() + from * page, scales.begin() + (from + 1) * page,
-                  scales.begin() + to * page);
-    }
-    template <typename Scalar>
-    void store(const tensor_view<Scalar>& tokens, size_type i, size_type page, size_type row) {
-      using Element = std::remove_const_t<Scalar>;
-      for (size_type h = 0; h < heads; ++h) {
-        const matrix_view<Stored> to =
-            bhnd(elements.data(), num_pages, heads, page_rows, dim).head(page, h, row, 1);
-        float* scale =
-            scales.empty()
-                ? nullptr
-                : &scales[static_cast<std::size_t>((page * heads + h) * page_rows + row)];
-        detail::storage_traits<Stored>::store_row(
-            tensor_view<const Element>(tokens).head(0, h, i, 1), to, scale, 0);
-      }
-    }
-  };
-
-  sequence& at(size_type s) { return sequences_[static_cast<std::size_t>(s)]; }
-  const sequence& at(size_type s) const { return sequences_[static_cast<std::size_t>(s)]; }
-  size_type& holders(size_type page) { return holders_[static_cast<std::size_t>(page)]; }
-  size_type take_page() {
-    const size_type page = free_.back();
-    free_.pop_back();
-    holders(page) = 1;
-    return page;
+  void check_free(const char* function, size_type tokens, size_type pages) const {
+    if (pages > free_pages())
+      detail::fail_with("heed::", function, ": ", tokens, " tokens need ", pages,
+                        " pages, but only ", free_pages(), " are free");
   }
   void check_sequence(const char* function, size_type s) const {
-    if (s < 0 || s >= static_cast<size_type>(sequences_.size()) || !at(s).live)
+    if (!tables_.has(s))
       detail::fail_with("heed::paged_kv_cache::", function, ": there is no sequence ", s, " among ",
-                        sequences_.size());
+                        tables_.sequences());
+  }
+  void check_all(const char* function, const char* what, const index_list& names) const {
+    detail::check_list((std::string("paged_kv_cache::") + function).c_str(), what, names);
+    for (const size_type s : names) check_sequence(function, s);
   }
 
-  size_type page_rows_;
-  pool key_, value_;
-  std::vector<size_type> free_, holders_;
-  std::vector<sequence> sequences_;
+  detail::page_pool<Stored> key_, value_;
+  detail::page_tables tables_;
 };
 
 HEED_NAMESPACE_END

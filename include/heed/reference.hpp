@@ -1,7 +1,7 @@
 #pragma once
 
 #include <heed/detail/inputs.hpp>
-#include <heed/detail/problem.hpp>
+#include <heed/detail/make_problem.hpp>
 #include <heed/detail/score.hpp>
 
 #include <cmath>
@@ -52,13 +52,17 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
       p.out(i, c) = Scalar(mean);
     }
     if (p.lse.data) p.lse(i, 0) = natural_log_sum_exp(max, sum);
+    if (p.largest) p.largest[i] = empty ? negative_infinity<Acc>() : max;
   }
 }
 
 template <typename Scalar, typename Stored>
-void reference(const problem<Scalar, Stored>& p) {
+void reference(problem<Scalar, Stored> p) {
+  const std::vector<accumulator_t<Scalar>> largest = p.make_largest();
   for (size_type b = 0; b < p.batch(); ++b)
     for (size_type h = 0; h < p.num_heads(); ++h) reference_head(p.head(b, h));
+  p.write_other_rows();
+  p.write_max_logits();
   p.rethrow();
 }
 

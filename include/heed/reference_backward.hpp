@@ -10,7 +10,7 @@ HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Writes sums in the type of the result; a result of more rows ends with zeros.
+/// Writes sums in the type of the result; where there are none, zeros.
 template <typename Scalar, typename Acc>
 void write_rows(const std::vector<Acc>& sums, const matrix_view<Scalar>& to) {
   for (size_type r = 0; r < to.rows; ++r)
@@ -18,6 +18,13 @@ void write_rows(const std::vector<Acc>& sums, const matrix_view<Scalar>& to) {
       const std::size_t at = static_cast<std::size_t>(r * to.cols + c);
       to(r, c) = Scalar(at < sums.size() ? sums[at] : Acc(0));
     }
+}
+
+template <typename Scalar>
+void write_zeros(const tensor_view<Scalar>& to) {
+  for (size_type b = 0; b < to.batch; ++b)
+    for (size_type h = 0; h < to.heads; ++h)
+      write_rows(std::vector<Scalar>(), broadcast_head(to, b, h));
 }
 
 /// The gradient as the formulas read, pair after pair:
@@ -38,13 +45,13 @@ void reference_backward(const backward_problem<Scalar, Out>& p) {
   const auto clear = [&](const auto& term) {
     for (size_type h = 0; term && h < term->count; ++h) term->values[h] = Acc(0);
   };
-  clear(terms.grad_alibi);
   clear(terms.grad_sinks);
   clear(terms.grad_logit_scales);
-  if (terms.grad_bias)
-    for (size_type b = 0; b < terms.grad_bias->view.batch; ++b)
-      for (size_type h = 0; h < terms.grad_bias->view.heads; ++h)
-        write_rows(std::vector<Acc>(), broadcast_head(terms.grad_bias->view, b, h));
+  p.clear_other_queries();
+  p.clear_other_rows(p.grad_key);
+  p.clear_other_rows(p.grad_value);
+  if (terms.grad_bias) write_zeros(terms.grad_bias->view);
+  if (terms.grad_alibi) write_zeros(terms.grad_alibi->view);
 
   for (size_type b = 0; b < forward.batch(); ++b)
     for (size_type g = 0; g < forward.key.heads; ++g) {
@@ -89,9 +96,11 @@ void reference_backward(const backward_problem<Scalar, Out>& p) {
               dq[at(i, d_k, c)] += Acc(to_dot * head.key.template at<Acc>(j, c));
               dk[at(j, d_k, c)] += Acc(to_dot * Acc(head.query(i, c)));
             }
-            if (terms.grad_bias) term_head(terms.grad_bias->view, b, h)(i, j) += to_bias;
+            if (terms.grad_bias)
+              forward.from_first_key(terms.grad_bias->view, b, h)(i, j) += to_bias;
             if (terms.grad_alibi)
-              terms.grad_alibi->values[h] -= Acc(to_bias * distance(head.score, i, j));
+              term_head(terms.grad_alibi->view, b, h)(0, 0) -=
+                  Acc(to_bias * distance(head.score, i, j));
             if (terms.grad_logit_scales)
               terms.grad_logit_scales->values[h] +=
                   Acc(to_product * Acc(dot * Acc(forward.scale())));

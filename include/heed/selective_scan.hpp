@@ -38,7 +38,10 @@ struct selective_scan_terms {
   std::optional<tensor_view<const Acc>> skip, step_bias;
   std::optional<tensor_view<const Scalar>> silu_gate;
   std::optional<tensor_view<Acc>> carry;
+  std::optional<index_list> starts;
+  detail::sequences sequences;
 
+  void add(const sequence_starts_term& term) { starts = term.starts; }
   void add(const skip_term<Acc>& term) { skip = term.view; }
   void add(const step_bias_term<Acc>& term) { step_bias = term.view; }
   void add(const silu_gate_term<Scalar>& term) { silu_gate = term.view; }
@@ -144,8 +147,9 @@ selective_scan_terms<Scalar> check_scan(const char* name, const tensor_view<U>& 
   check_channels("step_bias", given.step_bias);
   if (given.silu_gate)
     check_input("silu_gate", *given.silu_gate, "channels", given.silu_gate->cols, "u", channels);
-  check_carry(name, given.carry, u.batch, u.heads, channels, "u's channels", d_state,
-              "a's d_state");
+  given.sequences = sequences(name, "u", u, given.starts);
+  check_carry(name, given.carry, given.sequences.count(), u.heads, channels, "u's channels",
+              d_state, "a's d_state");
   product(
       name, "scratch for a's channels and d_state, in bytes",  // 2 numbers for each pair, and a
                                                                // cache line
@@ -167,14 +171,23 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
   check_sequence(name, "out", out, "u", u);
   check_axis(name, "out", "channels", out.cols, "u", channels);
   check_apart(name, {"out", out}, {"carry", given.carry}, "u", u, "dt", dt, "a", a, "b", b, "c", c,
-              "skip", given.skip, "step_bias", given.step_bias, "silu_gate", given.silu_gate);
+              "skip", given.skip, "step_bias", given.step_bias, "silu_gate", given.silu_gate,
+              "sequence_starts", given.starts);
 
   for_each_head<Acc>(
-      u.batch, u.heads, options.execution, scan_numbers(channels, d_state), memory,
-      [&](size_type entry, size_type g, Acc* numbers) {
+      given.sequences.count(), u.heads, options.execution, scan_numbers(channels, d_state), memory,
+      [&](size_type s, size_type g, Acc* numbers) {
+        const auto us = given.sequences.of(u, s);
+        const auto dts = given.sequences.of(dt, s);
+        const auto bs = given.sequences.of(b, s);
+        const auto cs = given.sequences.of(c, s);
+        const auto outs = given.sequences.of(out, s);
+        tensor_view<const Scalar> gates;
+        if (given.silu_gate) gates = given.sequences.of(*given.silu_gate, s);
         const auto take = [&](size_type count) { return std::exchange(numbers, numbers + count); };
-        loaded_state<Acc> state(take(channels * d_state), given.carry, entry, g, channels, d_state);
+        loaded_state<Acc> state(take(channels * d_state), given.carry, s, g, channels, d_state);
         Eigen::Map<rows<Acc>> rate(take(channels * d_state), channels, d_state);
+        const size_type entry = given.starts ? 0 : s;
         const matrix_view<A> rates = broadcast_head(a, entry, g);
         Eigen::Map<state_row<Acc>> slowest(take(channels), channels),
             fastest(take(channels), channels);  // of each channel's rates
@@ -191,12 +204,12 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
         if (given.step_bias) biases = broadcast_head(*given.step_bias, entry, g);
 
         Eigen::Map<state_row<Acc>> bt(take(d_state), d_state), ct(take(d_state), d_state);
-        for (size_type t = 0; t < u.rows; ++t) {
-          load_row(b, entry, g, t, bt);
-          load_row(c, entry, g, t, ct);
+        for (size_type t = 0; t < given.sequences.length(s); ++t) {
+          load_row(bs, 0, g, t, bt);
+          load_row(cs, 0, g, t, ct);
           for (size_type i = 0; i < channels; ++i) {
-            const Acc input(u(entry, g, t, i));
-            Acc step(dt(entry, g, t, i));
+            const Acc input(us(0, g, t, i));
+            Acc step(dts(0, g, t, i));
             if (biases.data) step += biases(0, i);
             if (options.softplus) step = softplus(step);
             Eigen::Map<state_row<Acc>> x(state.value.data() + i * d_state, d_state);
@@ -209,8 +222,8 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
             x = (step * rates_i).exp() * x + (step * input) * bt;
             Acc y = (x * ct).sum();
             if (skips.data) y += skips(0, i) * input;
-            if (given.silu_gate) y *= silu(Acc((*given.silu_gate)(entry, g, t, i)));
-            out(entry, g, t, i) = Scalar(y);
+            if (gates.data) y *= silu(Acc(gates(0, g, t, i)));
+            outs(0, g, t, i) = Scalar(y);
           }
           state.settle(t);
         }
@@ -227,9 +240,9 @@ void run_selective_scan(const char* name, const tensor_view<U>& u, const tensor_
 ///
 /// u and dt [B, G, T, channels], a [B or 1, G or 1, channels, d_state] in the scalar of the state,
 /// b and c [B, G, T, d_state] -> out [B, G, T, channels]. Terms: skip (D), step_bias, silu_gate
-/// (z), carry [B, G, channels, d_state]. Throws std::invalid_argument for sizes that do not fit
-/// together, and where out or carry overlaps itself, the other or an input, before anything is
-/// written. Allocates nothing once `memory` has grown.
+/// (z), carry [B, G, channels, d_state], sequence_starts. Throws std::invalid_argument for sizes
+/// that do not fit together, and where out or carry overlaps itself, the other or an input, before
+/// anything is written. Allocates nothing once `memory` has grown.
 template <typename U, typename Dt, typename A, typename B, typename C, typename Scalar,
           typename... Terms>
 void selective_scan_into(const tensor_view<U>& u, const tensor_view<Dt>& dt,
@@ -247,9 +260,10 @@ size_type selective_scan_workspace_bytes(const tensor_view<U>& u, const tensor_v
                                          const selective_scan_options& options,
                                          const Terms&... terms) {
   using Scalar = std::remove_const_t<U>;
-  detail::check_scan<Scalar>("selective_scan_workspace_bytes", u, dt, a, b, c, options, terms...);
-  return detail::numbers_bytes<accumulator_t<Scalar>>(u.batch, u.heads, options.execution,
-                                                      detail::scan_numbers(u.cols, a.cols));
+  const auto given = detail::check_scan<Scalar>("selective_scan_workspace_bytes", u, dt, a, b, c,
+                                                options, terms...);
+  return detail::numbers_bytes<accumulator_t<Scalar>>(
+      given.sequences.count(), u.heads, options.execution, detail::scan_numbers(u.cols, a.cols));
 }
 
 /// The same for one sequence: u and dt T x channels, a channels x d_state, b and c T x d_state -> T

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <heed/detail/inputs.hpp>
-#include <heed/detail/problem.hpp>
+#include <heed/detail/make_problem.hpp>
 #include <heed/detail/score.hpp>
 
 #include <algorithm>
@@ -81,14 +81,19 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
     for (size_type i = 0; i < m; ++i) {
       for (size_type c = 0; c < p.value.cols; ++c) p.out(i0 + i, c) = Scalar(out(i, c));
       if (p.lse.data) p.lse(i0 + i, 0) = natural_log_sum_exp(largest(i), sum(i));
+      if (p.largest)
+        p.largest[i0 + i] = is_empty_row(sum(i)) ? negative_infinity<Acc>() : largest(i);
     }
   }
 }
 
 template <typename Scalar, typename Stored>
-void streaming(const problem<Scalar, Stored>& p) {
+void streaming(problem<Scalar, Stored> p) {
+  const std::vector<accumulator_t<Scalar>> largest = p.make_largest();
   for (size_type b = 0; b < p.batch(); ++b)
     for (size_type h = 0; h < p.num_heads(); ++h) streaming_head(p.head(b, h));
+  p.write_other_rows();
+  p.write_max_logits();
   p.rethrow();
 }
 

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <heed/detail/check.hpp>
+#include <heed/detail/integers.hpp>
 #include <heed/detail/overlap.hpp>
 #include <heed/types.hpp>
 
 #include <Eigen/Core>
 #include <cstdint>
-#include <cstring>
 #include <initializer_list>
 #include <optional>
 #include <type_traits>
@@ -75,9 +75,7 @@ struct index_list {
   }
 
   /// Index i of the list.
-  size_type operator[](size_type i) const {
-    return width == size_type{sizeof(std::int32_t)} ? read<std::int32_t>(i) : read<std::int64_t>(i);
-  }
+  size_type operator[](size_type i) const { return detail::integers{data, width}[i]; }
 
   /// For range-based loops.
   struct iterator {
@@ -102,16 +100,6 @@ struct index_list {
   const void* data = nullptr;           ///< the first element; null: none
   size_type size = 0;                   ///< how many indices there are
   size_type width = sizeof(size_type);  ///< bytes of an element
-
- private:
-  // An integer of 64 bits has several names, and a pointer to one may not look at another.
-  template <typename Integer>
-  size_type read(size_type i) const {
-    Integer element;
-    std::memcpy(&element, static_cast<const char*>(data) + i * size_type{sizeof element},
-                sizeof element);
-    return static_cast<size_type>(element);
-  }
 };
 
 /// A strided view of a matrix; it does not own it.
@@ -291,6 +279,7 @@ memory_region region_of(const tensor_view<Scalar>& view) {
 inline memory_region region_of(const index_list& list) {
   return {list.data, static_cast<std::size_t>(list.width), {1, 1, 1, list.size}, {0, 0, 0, 1}};
 }
+inline memory_region region_of(const memory_region& region) { return region; }
 template <typename Term>
 auto region_of(const Term& term) -> decltype(region_of(term.view)) {
   return region_of(term.view);

@@ -10,6 +10,7 @@
 #include <Eigen/Core>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 HEED_NAMESPACE_BEGIN
 
@@ -28,6 +29,21 @@ head_term<typename Vector::Scalar, Tag> make_head_term(const Vector& values) {
                 "this term takes a vector whose elements are side by side in memory");
   return {values.data(), values.size()};
 }
+
+/// A vector of a number per query head, or a matrix batch x heads, as [batch, heads, 1, 1].
+template <typename Matrix, typename Scalar>
+tensor_view<Scalar> heads_view(const tensor_view<Scalar>& matrix) {
+  if (int(Matrix::ColsAtCompileTime) == 1)
+    return {matrix.data, 1, matrix.rows, 1, 1, 0, matrix.row_stride, 0, 0};
+  return {matrix.data, matrix.rows, matrix.cols, 1, 1, matrix.row_stride, matrix.col_stride, 0, 0};
+}
+/// Looks at the type of such numbers.
+template <typename Matrix>
+struct fits_heads : std::true_type {
+  static_assert(is_eigen<Matrix> && has_memory<Matrix>,
+                "this term takes an Eigen vector of a number per query head, or a matrix batch x "
+                "heads");
+};
 }  // namespace detail
 
 /// A tensor whose batch entries serve a larger batch in turn.
@@ -139,17 +155,55 @@ detail::bias_term<typename Derived::Scalar> bias(const Eigen::DenseBase<Derived>
   return bias(view(values));
 }
 
+/// A mask for each sequence of a batch whose sequences have sizes of their own: entry b of `masks`
+/// is [1, heads, n_q, n_kv] of sequence b, each 1 or the sequence's; true = attend.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(5, 64);
+/// heed::rows<bool> first = heed::rows<bool>::Constant(2, 2, true), second(3, 3);
+/// second.setConstant(true);
+/// first(0, 1) = false;
+/// const std::vector<heed::tensor_view<const bool>> masks{heed::view(first), heed::view(second)};
+/// const std::vector<int> starts{0, 2, 5};
+/// heed::rows<float> out(5, 64);
+/// heed::workspace memory;
+/// heed::ragged_attention_into(heed::view(x), heed::view(x), heed::view(x),
+///                             heed::writable_view(out), {}, starts, starts, {}, memory,
+///                             heed::keep_each(masks));
+/// @endcode
+inline detail::each_term<const bool, detail::keep_term> keep_each(
+    const std::vector<tensor_view<const bool>>& masks) {
+  return {masks.data(), static_cast<size_type>(masks.size())};
+}
+
+/// The same for numbers that are added to the scores, as `bias` adds them.
+template <typename Scalar>
+detail::each_term<const Scalar, detail::bias_term<Scalar>> bias_each(
+    const std::vector<tensor_view<const Scalar>>& biases) {
+  return {biases.data(), static_cast<size_type>(biases.size())};
+}
+
+/// A mask for each sequence in bits, 1 = attend: those of sequence b begin at byte starts[b], and
+/// bit i * n_kv + j of them (the lowest of a byte first) is query i and key j (FlashInfer's
+/// custom_mask and its indptr, where each sequence begins with a byte).
+inline detail::packed_bits_term packed_keep_bits(const std::vector<std::uint8_t>& bytes,
+                                                 const index_list& starts) {
+  return {bytes.data(), static_cast<size_type>(bytes.size()), starts};
+}
+
 /// Attention with linear biases: adds -slope * |i + n_kv - n_q - j|, one slope per query head
-/// (Press, Smith and Lewis 2022).
+/// (Press, Smith and Lewis 2022): a vector of heads, or a matrix batch x heads, whose row b is that
+/// of batch entry (sequence) b.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
 /// const auto slopes = heed::alibi_slopes<float>(1);  // for one head
 /// const auto out = heed::attention(x, x, x, {}, heed::alibi(slopes));
 /// @endcode
-template <typename Vector>
-detail::head_term<typename Vector::Scalar, detail::alibi_tag> alibi(const Vector& slopes) {
-  return detail::make_head_term<detail::alibi_tag>(slopes);
+template <typename Slopes>
+auto alibi(const Slopes& slopes) {
+  static_assert(detail::fits_heads<Slopes>::value);
+  return detail::alibi_term<typename Slopes::Scalar>{detail::heads_view<Slopes>(view(slopes))};
 }
 
 /// One logit a query head that joins the softmax's denominator and has no value (Xiao et al. 2024).
@@ -178,8 +232,9 @@ detail::head_term<typename Vector::Scalar, detail::logit_scales_tag> logit_scale
   return detail::make_head_term<detail::logit_scales_tag>(factors);
 }
 
-/// The number of valid keys of each batch entry, 0 to n_kv; keys past it are never read.
-/// Bottom-right alignment counts from it. A list of integers of 32 or 64 bits.
+/// The number of valid keys of each batch entry, 0 to n_kv; keys past it are never read. In a
+/// ragged batch that of each sequence, at most what key_starts leave it. Bottom-right alignment
+/// counts from it. A list of integers of 32 or 64 bits.
 ///
 /// @code
 /// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
@@ -187,6 +242,53 @@ detail::head_term<typename Vector::Scalar, detail::logit_scales_tag> logit_scale
 /// const auto out = heed::attention(x, x, x, {}, heed::key_lengths(lengths));
 /// @endcode
 inline detail::key_lengths_term key_lengths(const index_list& lengths) { return {lengths}; }
+
+/// The number of queries of each batch entry, or of each sequence of a ragged batch, 0 to the rows
+/// it has: the rows past them are padding. They are not read, their output is 0 with a log-sum-exp
+/// of -infinity, and their gradient is 0. Bottom-right alignment counts from it. A list of integers
+/// of 32 or 64 bits.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const std::vector<heed::size_type> lengths{7};  // one batch entry, the last 3 rows are padding
+/// const auto out =
+///     heed::attention(x, x, x, {}, heed::query_lengths(lengths), heed::key_lengths(lengths));
+/// assert(out.bottomRows(3).isZero());
+/// @endcode
+inline detail::query_lengths_term query_lengths(const index_list& lengths) { return {lengths}; }
+
+/// The row of keys at which each batch entry begins, 0 to its length: padding on the left. Rows
+/// before it are never read, and the sequence is as if they were not there: alignment, windows,
+/// functions and dropout count keys from the first. keep, keep_bits and bias have a column for each
+/// row in memory all the same (those with an entry for each sequence do not); blocks are refused.
+/// In a ragged batch rows count from the start of their sequence, in a cache from the first token
+/// that was ever appended. A list of integers of 32 or 64 bits.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const std::vector<heed::size_type> first{3};  // one batch entry, the first 3 keys are padding
+/// const auto out = heed::attention(x, x, x, {}, heed::first_keys(first));
+/// @endcode
+inline detail::first_keys_term first_keys(const index_list& rows) { return {rows}; }
+
+/// Where the largest score of each query head goes, in natural units and as the softmax has it, of
+/// the keys that its queries see; -infinity where they see none: a vector of heads, over the whole
+/// batch, or a matrix batch x heads. What a training step needs to keep scores from growing
+/// (QK-clip, Kimi Team 2025). From the same pass. Not together with sinks, nor in a backward call;
+/// with a NaN among the scores, any number.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// heed::row_vector<float> largest(1);
+/// const auto out = heed::attention(x, x, x, {}, heed::max_logits(largest));
+/// @endcode
+template <typename Numbers>
+auto max_logits(Numbers&& numbers) {
+  using Matrix = std::decay_t<Numbers>;
+  static_assert(detail::fits_heads<Matrix>::value);
+  return detail::max_logits_term<typename Matrix::Scalar>{
+      detail::heads_view<Matrix>(writable_view(numbers))};
+}
 
 /// A block-sparse mask; hidden blocks cost nothing. The mask must outlive the call. Together with a
 /// mask function, which need not be the one that the blocks were made of, a pair is visible where

@@ -2,7 +2,7 @@
 
 #include <heed/attention.hpp>
 #include <heed/detail/inputs.hpp>
-#include <heed/detail/problem.hpp>
+#include <heed/detail/make_problem.hpp>
 #include <heed/detail/score.hpp>
 #include <heed/streaming.hpp>
 
@@ -27,18 +27,22 @@ struct attention_weights_result : attention_result<Scalar, Dv> {
 };
 
 namespace detail {
-/// The weights of rows [first_row, first_row + count) of one head; num_keys columns, of which those
-/// past the head's keys are 0. A score and an lse of several thousand are rounded by more than a
-/// weight may be wrong by, so a row is divided by its own sum: the lse only says whether the row
-/// saw anything.
+/// The weights of rows [first_row, first_row + count) of head (b, h), a column for each row of keys
+/// in memory; 0 for those that are not the sequence's. lse is that of the head's queries. A score
+/// and an lse of several thousand are rounded by more than a weight may be wrong by, so a row is
+/// divided by its own sum: the lse only says whether the row saw anything.
 template <typename Scalar, typename Stored>
-rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, size_type first_row,
-                                       size_type count, size_type num_keys) {
+rows<accumulator_t<Scalar>> weights_of(const problem<Scalar, Stored>& call, size_type b,
+                                       size_type h,
+                                       const matrix_view<const accumulator_t<Scalar>>& lse,
+                                       size_type first_row, size_type count) {
   using Acc = accumulator_t<Scalar>;
   using Sum = std::conditional_t<std::is_same<Acc, float>::value, double, Acc>;
   using std::exp;
   constexpr size_type tile = 128;
+  const head_problem<Scalar, Stored> p = call.head(b, h);
   const score_params<Acc>& score = p.score;
+  const size_type num_keys = p.key.rows;
   rows<Acc> query(count, p.query.cols);
   for (size_type r = 0; r < count; ++r)
     for (size_type c = 0; c < query.cols(); ++c) query(r, c) = Acc(p.query(first_row + r, c));
@@ -50,7 +54,7 @@ rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, si
     const rows<Acc> dots = query * load_rows<Acc>(p.key, j0, n).transpose();
     for (size_type r = 0; r < count; ++r) {
       const size_type i = first_row + r;
-      if (is_negative_infinity(p.lse(i, 0))) continue;
+      if (is_negative_infinity(lse(i, 0))) continue;
       for (size_type j = 0; j < n; ++j)
         if (visible(score, i, j0 + j)) weights(r, j0 + j) = score_of(score, dots(r, j), i, j0 + j);
     }
@@ -70,7 +74,23 @@ rows<accumulator_t<Scalar>> weights_of(const head_problem<Scalar, Stored>& p, si
         weights(r, j) =
             weight_after_dropout(score, Acc(Sum(weights(r, j)) / sum), first_row + r, j);
   }
-  return weights;
+  if (num_keys == call.key.rows) return weights;
+  rows<Acc> of_all_rows = rows<Acc>::Constant(count, call.key.rows, Acc(0));
+  of_all_rows.middleCols(call.skipped(b), num_keys) = weights;
+  return of_all_rows;
+}
+
+/// The lse of one head.
+template <typename Vector>
+auto all_of(const Vector& lse) {
+  return view(lse).head(0, 0, 0, lse.size());
+}
+
+/// The pass that has the largest scores is the forward call's.
+template <typename Problem>
+void check_no_max_logits(const char* function, const Problem& p) {
+  if (p.terms.max_logits)
+    fail_with("heed::", function, ": max_logits is a result of the forward call; leave it out");
 }
 
 /// The problem of query and key alone, whose lse is known.
@@ -84,8 +104,10 @@ class known_lse {
   problem<Scalar> make(const char* function, const attention_options& options,
                        const Terms&... terms) {
     check_view(function, "key", in_.key);
-    return make_score_problem<Scalar, Scalar>(function, in_.query, in_.key, in_.key,
-                                              writable_view(lse_), options, terms...);
+    auto p = make_score_problem<Scalar, Scalar>(function, in_.query, in_.key, in_.key,
+                                                writable_view(lse_), options, terms...);
+    check_no_max_logits(function, p);
+    return p;
   }
   /// A column or row vector, or a matrix of one column.
   static const Lse& one_a_row(const char* function, const Lse& lse) {
@@ -108,7 +130,7 @@ class known_lse {
   size_type n_q() const { return in_.query.rows; }
   size_type n_kv() const { return in_.key.rows; }
   rows<accumulator> weights(size_type first_row, size_type count) const {
-    rows<accumulator> some = weights_of(problem_.head(0, 0), first_row, count, n_kv());
+    rows<accumulator> some = weights_of(problem_, 0, 0, all_of(lse_), first_row, count);
     problem_.rethrow();
     return some;
   }
@@ -151,6 +173,61 @@ auto attention_weights(const Query& query, const Key& key, const Lse& lse, size_
   return known.weights(first_row, count);
 }
 
+/// The same for every query of every head of every batch entry, through strided views: query
+/// [B, H, n_q, Dk], key [B, H_kv, n_kv, Dk], lse [B, H, n_q, 1] -> weights [B, H, n_q, n_kv], in
+/// the scalar of the scores. A key past a length, or before a first key, has 0. Throws
+/// std::invalid_argument where sizes do not fit, or weights overlaps itself or an input.
+///
+/// @code
+/// std::vector<float> x(2 * 4 * 10 * 64, 0.5f), out(x.size()), lse(2 * 4 * 10);
+/// std::vector<float> weights(2 * 4 * 10 * 10);
+/// const auto heads = heed::bhnd(x.data(), 2, 4, 10, 64);
+/// const auto rows = heed::bhnd(lse.data(), 2, 4, 10, 1);
+/// heed::workspace memory;
+/// heed::multi_head_attention_into(heads, heads, heads, heed::bhnd(out.data(), 2, 4, 10, 64), rows,
+///                                 {}, memory);
+/// heed::multi_head_attention_weights_into(heads, heads, rows,
+///                                         heed::bhnd(weights.data(), 2, 4, 10, 10));
+/// assert(std::abs(weights[0] - 0.1f) < 1e-6f);
+/// @endcode
+template <typename Query, typename Key, typename Lse, typename Weight, typename... Terms>
+void multi_head_attention_weights_into(const tensor_view<Query>& query, const tensor_view<Key>& key,
+                                       const tensor_view<Lse>& lse,
+                                       const tensor_view<Weight>& weights,
+                                       const attention_options& options = {},
+                                       const Terms&... terms) {
+  using Scalar = std::remove_const_t<Query>;
+  using Acc = accumulator_t<Scalar>;
+  static_assert(detail::scalars_fit<Scalar, Key>::value &&
+                detail::lse_fits<Scalar, std::remove_const_t<Lse>>::value);
+  static_assert(std::is_same<Weight, Acc>::value,
+                "weights must have the scalar type of the scores: float for half and bfloat16");
+  constexpr const char* name = "multi_head_attention_weights_into";
+  const auto p = detail::make_shape_problem<Scalar>(name, tensor_view<const Scalar>(query), key,
+                                                    key, options, terms...);
+  detail::check_no_max_logits(name, p);
+  detail::check_row_numbers(name, "lse", lse, query, "n_q");
+  detail::check_rows(name, "weights", weights, query, "n_q");
+  detail::check_equal(name, "weights: columns", weights.cols, "key's kv_length", key.rows);
+  detail::check_apart(name, {"weights", weights}, "query", query, "key", key, "lse", lse, "keep",
+                      p.terms.keep, "keep", p.terms.keep_bytes, "keep_bits", p.terms.keep_bits,
+                      "bias", p.terms.bias, "alibi: slopes", p.terms.alibi, "sinks: logits",
+                      p.terms.sinks, "logit_scales: factors", p.terms.logit_scales, "query_lengths",
+                      p.terms.query_lengths, "key_lengths", p.terms.key_lengths, "first_keys",
+                      p.terms.first_keys);
+  constexpr size_type block = 32;
+  const tensor_view<const Acc> known(lse);
+  for (size_type b = 0; b < p.batch(); ++b)
+    for (size_type h = 0; h < p.num_heads(); ++h)
+      for (size_type i0 = 0; i0 < query.rows; i0 += block) {
+        const rows<Acc> some = detail::weights_of(p, b, h, known.head(b, h, 0, query.rows), i0,
+                                                  (std::min)(block, query.rows - i0));
+        for (size_type i = 0; i < some.rows(); ++i)
+          for (size_type j = 0; j < some.cols(); ++j) weights(b, h, i0 + i, j) = some(i, j);
+      }
+  p.rethrow();
+}
+
 /// attention together with its lse and its whole weight matrix, for inspection: the output is the
 /// fused one, the weights are rebuilt as by attention_weights. query n_q x Dk, key n_kv x Dk, value
 /// n_kv x Dv -> out n_q x Dv, lse n_q, weights n_q x n_kv (O(n_q n_kv) memory).
@@ -175,7 +252,7 @@ auto attention_with_weights(const Query& query, const Key& key, const Value& val
       detail::make_problem("attention_with_weights", in.query, in.key, in.value,
                            writable_view(result.out), writable_view(result.lse), options, terms...);
   detail::forward(problem, memory);
-  result.weights = detail::weights_of(problem.head(0, 0), 0, in.query.rows, in.key.rows);
+  result.weights = detail::weights_of(problem, 0, 0, detail::all_of(result.lse), 0, in.query.rows);
   problem.rethrow();
   return result;
 }

@@ -15,7 +15,7 @@ struct call_inputs {
   const test_case& c;
   heed::row_vector<Scalar> query, key, value, bias, alibi, sinks, logit_scales;
   heed::row_vector<bool> keep;
-  heed::row_vector<heed::size_type> kv_len;
+  heed::row_vector<heed::size_type> kv_len, kv_first, q_len;
   heed::tensor_view<const Scalar> query_view, key_view, value_view;
 
   explicit call_inputs(const test_case& of)
@@ -29,6 +29,8 @@ struct call_inputs {
         logit_scales(values<Scalar>(optional_input(c, "logit_scales"))),
         keep(values<bool>(optional_input(c, "keep"))),
         kv_len(read_lengths(c)),
+        kv_first(values<heed::size_type>(optional_input(c, "kv_first"))),
+        q_len(values<heed::size_type>(optional_input(c, "q_len"))),
         query_view(view_of<const Scalar>(c.input("q"), query.data())),
         key_view(view_of<const Scalar>(c.input("k"), key.data())),
         value_view(view_of<const Scalar>(c.input("v"), value.data())) {}
@@ -41,18 +43,29 @@ struct call_inputs {
   call_inputs(const call_inputs&) = delete;  // the views stay with the numbers
 
   bool given(const char* name) const { return c.inputs.count(name) > 0; }
+  /// Numbers of the slopes' shape: [Hq], or [B,Hq].
+  template <typename Number>
+  Eigen::Map<std::conditional_t<std::is_const<Number>::value, const heed::rows<Scalar>,
+                                heed::rows<Scalar>>>
+  like_slopes(Number* numbers) const {
+    const auto& shape = optional_input(c, "alibi").shape;
+    return {numbers, shape.size() == 2 ? shape[0] : 1, shape.back()};
+  }
 
   /// call(terms...)
   template <typename Call>
   void with_terms(const Call& call) const {
     const auto keep_view = view_of(optional_input(c, "keep"), keep.data());
     const auto bias_view = view_of(optional_input(c, "bias"), bias.data());
+    const auto slopes = like_slopes(alibi.data());
     call(heed::when(given("keep"), heed::keep(keep_view)),
          heed::when(given("bias"), heed::bias(bias_view)),
-         heed::when(given("alibi"), heed::alibi(alibi)),
+         heed::when(given("alibi"), heed::alibi(slopes)),
          heed::when(given("sinks"), heed::sinks(sinks)),
          heed::when(given("logit_scales"), heed::logit_scales(logit_scales)),
-         heed::when(kv_len.size() > 0, heed::key_lengths(kv_len)));
+         heed::when(kv_len.size() > 0, heed::key_lengths(kv_len)),
+         heed::when(kv_first.size() > 0, heed::first_keys(kv_first)),
+         heed::when(q_len.size() > 0, heed::query_lengths(q_len)));
   }
 };
 
@@ -128,7 +141,7 @@ void run_backward(const test_case& c, const std::string& precision, failures& fa
                           heed::grad_lse(heed::bhnd(d_lse.data(), batch, heads, n_q, 1))),
                heed::when(in.given("bias"),
                           heed::grad_bias(view_of(optional_input(c, "bias"), dbias.data()))),
-               heed::when(in.given("alibi"), heed::grad_alibi(dalibi)),
+               heed::when(in.given("alibi"), heed::grad_alibi(in.like_slopes(dalibi.data()))),
                heed::when(in.given("sinks"), heed::grad_sinks(dsinks)),
                heed::when(in.given("logit_scales"), heed::grad_logit_scales(dlogit_scales)));
     });
@@ -175,15 +188,15 @@ void run_backward(const test_case& c, const std::string& precision, failures& fa
 
 void run_attention(const test_case& c, failures& failed) {
   c.allow({"scale", "softcap", "causal", "window"},
-          {"q", "k", "v", "keep", "bias", "alibi", "sinks", "kv_len"});
+          {"q", "k", "v", "keep", "bias", "alibi", "sinks", "kv_len", "kv_first", "q_len"});
   run<double>(c, "double", failed);
   run<float>(c, "float", failed);
 }
 
 void run_gradient(const test_case& c, failures& failed) {
-  c.allow(
-      {"scale", "softcap", "causal", "window", "kv_len"},
-      {"q", "k", "v", "keep", "bias", "alibi", "sinks", "logit_scales", "kv_len", "d_o", "d_lse"});
+  c.allow({"scale", "softcap", "causal", "window", "kv_len"},
+          {"q", "k", "v", "keep", "bias", "alibi", "sinks", "logit_scales", "kv_len", "kv_first",
+           "q_len", "d_o", "d_lse"});
   run<double>(c, "double", failed);
   run<float>(c, "float", failed);
   run_backward<double>(c, "double", failed);

@@ -35,9 +35,11 @@ enum class feature : unsigned {
   bias,
   bias_infinite,
   alibi,
+  alibi_of_entries,
   sinks,
   logit_scales,
   key_lengths,
+  first_keys,
   blocks,
   score_function,
   mask_function,
@@ -62,9 +64,11 @@ inline const char* const names[] = {"plain",
                                     "bias",
                                     "bias with -infinity",
                                     "alibi",
+                                    "alibi of each entry",
                                     "sinks",
                                     "logit_scales",
                                     "key_lengths",
+                                    "first_keys",
                                     "blocks",
                                     "score_function",
                                     "mask_function",
@@ -91,6 +95,9 @@ struct combination {
     return !both(feature::causal_top_left, feature::causal_bottom_right) &&
            !both(feature::window, feature::window_left) &&
            !both(feature::keep, feature::keep_keys) &&
+           !both(feature::alibi, feature::alibi_of_entries) &&
+           !both(feature::first_keys, feature::blocks) &&
+           !both(feature::first_keys, feature::mask_function_in_blocks) &&
            !both(feature::bias, feature::bias_infinite) &&
            !both(feature::blocks, feature::mask_function_in_blocks) &&
            !both(feature::mask_function, feature::mask_function_in_blocks);
@@ -142,8 +149,8 @@ const auto changed_slope = [](auto score, heed::size_type, heed::size_type h, he
 /// The numbers of the terms, in the type of the scores.
 template <typename Acc>
 struct term_numbers {
-  heed::rows<Acc> bias;
-  heed::row_vector<Acc> slopes, sinks, factors;
+  heed::rows<Acc> bias, slopes;
+  heed::row_vector<Acc> sinks, factors;
 
   template <typename Other>
   term_numbers<Other> cast() const {
@@ -164,7 +171,7 @@ struct setup {
   mask keep;
   heed::rows<std::uint8_t> bits;
   heed::block_mask blocks;
-  std::vector<heed::size_type> lengths;
+  std::vector<heed::size_type> lengths, first_keys;
 
   setup(const combination& c, const sizes& s)
       : features(c), shape(s), blocks(batch, 1, s.n_q, s.n_kv, 16, 32), lengths{s.n_kv, s.n_kv} {
@@ -181,7 +188,9 @@ struct setup {
       numbers.bias = random_mask(s.n_kv, s.n_q, 23)
                          .select(numbers.bias, -std::numeric_limits<float>::infinity());
     }
-    if (c.has(feature::alibi)) numbers.slopes = heed::alibi_slopes<float>(heads);
+    if (c.has(feature::alibi)) numbers.slopes = heed::alibi_slopes<float>(heads).transpose();
+    if (c.has(feature::alibi_of_entries))
+      numbers.slopes = random_rows<float>(batch, heads, 28).cwiseAbs();
     if (c.has(feature::sinks)) {
       numbers.sinks.resize(heads);
       numbers.sinks << 0.5f, -std::numeric_limits<float>::infinity(), -1, 2;
@@ -202,6 +211,7 @@ struct setup {
         bits.data()[n] = static_cast<std::uint8_t>(engine() >> 24);
     }
     if (c.has(feature::key_lengths)) lengths[1] = s.n_kv * 2 / 3;
+    if (c.has(feature::first_keys)) first_keys = {3, s.n_kv / 4};
     if (c.has(feature::blocks))
       for (heed::size_type b = 0; b < batch; ++b)
         for (heed::size_type q = 0; q < blocks.q_blocks(); ++q)
@@ -239,7 +249,9 @@ struct setup {
            when(n.slopes.size() > 0, heed::alibi(n.slopes)),
            when(n.sinks.size() > 0, heed::sinks(n.sinks)),
            when(n.factors.size() > 0, heed::logit_scales(n.factors)),
-           when(told, heed::key_lengths(lengths)), when(in_blocks, heed::blocks(blocks)),
+           when(told, heed::key_lengths(lengths)),
+           when(!first_keys.empty(), heed::first_keys(first_keys)),
+           when(in_blocks, heed::blocks(blocks)),
            heed::dropout(features.has(feature::dropout) ? 0.3 : 0.0, 27), functions...);
     };
     const auto mask = function_in_blocks && !apart ? heed::mask_function(shown, blocks)

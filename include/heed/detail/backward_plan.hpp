@@ -131,11 +131,11 @@ class backward_run {
   }
   /// The number of head h of sequence b among all rows, or blocks, of queries.
   size_type first_row(size_type b, size_type h) const {
-    return (p.forward.entry(b) * p.forward.num_heads() + h) * plan.head_rows +
+    return (p.forward.query_entry(b) * p.forward.num_heads() + h) * plan.head_rows +
            p.forward.first_query(b);
   }
   size_type first_block(size_type b, size_type h) const {
-    return (p.forward.entry(b) * p.forward.num_heads() + h) * plan.head_blocks +
+    return (p.forward.query_entry(b) * p.forward.num_heads() + h) * plan.head_blocks +
            plan_type::first_block(p.forward, b);
   }
   strided_rows<Acc> query_sums(size_type b, size_type h) const {
@@ -159,7 +159,7 @@ class backward_run {
       one.logit_scale = p.forward.terms.logit_scales->values[h];
     }
     if (p.terms.grad_bias)
-      one.grad_bias = kernel_view<Acc>(term_head(p.terms.grad_bias->view, b, h));
+      one.grad_bias = kernel_view<Acc>(p.forward.from_first_key(p.terms.grad_bias->view, b, h));
     if (p.terms.grad_alibi || p.terms.grad_logit_scales)
       one.sums = at<backward_sums<Acc>>(plan.sums) + first_block(b, h);
     return one;
@@ -239,14 +239,17 @@ class backward_run {
   void finish_heads() const {
     if (!p.terms.grad_alibi && !p.terms.grad_logit_scales && !p.terms.grad_sinks) return;
     const problem<Scalar>& forward = p.forward;
+    const bool each_alibi = p.terms.grad_alibi && p.terms.grad_alibi->view.batch > 1;
     for (size_type h = 0; h < forward.num_heads(); ++h) {
       double alibi = 0, logit_scale = 0, sink = 0;
       for (size_type b = 0; b < forward.batch(); ++b) {
+        if (each_alibi) alibi = 0;
         const auto* const sums = at<backward_sums<Acc>>(plan.sums) + first_block(b, h);
         for (size_type i = 0; i * queries < forward.n_q(b); ++i) {
           alibi += static_cast<double>(sums[i].alibi);
           logit_scale += static_cast<double>(sums[i].logit_scale);
         }
+        if (p.terms.grad_alibi) term_head(p.terms.grad_alibi->view, b, h)(0, 0) = Acc(alibi);
         const auto score = forward.score(b, h);
         if (!p.terms.grad_sinks || !score.has_sink) continue;
         const auto lse = p.query_rows(p.lse, b, h);
@@ -255,30 +258,18 @@ class backward_run {
           sink -= std::exp(static_cast<double>(score.sink) - static_cast<double>(lse(i, 0))) *
                   static_cast<double>(delta[i]);
       }
-      if (p.terms.grad_alibi) p.terms.grad_alibi->values[h] = Acc(alibi);
       if (p.terms.grad_logit_scales) p.terms.grad_logit_scales->values[h] = Acc(logit_scale);
       if (p.terms.grad_sinks) p.terms.grad_sinks->values[h] = Acc(sink);
     }
   }
 
-  /// What no task writes: gradients of keys past a length, and of biases that are not visible.
+  /// What no task writes: gradients of rows that are not keys, and of biases that are not visible.
   void clear() const {
-    const problem<Scalar>& forward = p.forward;
-    for (size_type b = 0; b < forward.batch(); ++b)
-      for (size_type g = 0; g < forward.key.heads; ++g)
-        for (const auto& view : {p.grad_key, p.grad_value}) {
-          const auto to = p.key_rows(view, b, g);
-          for (size_type j = forward.n_kv(b); j < to.rows; ++j)
-            for (size_type c = 0; c < to.cols; ++c) to(j, c) = Scalar(0);
-        }
-    if (!p.terms.grad_bias) return;
-    const auto& view = p.terms.grad_bias->view;
-    for (size_type b = 0; b < view.batch; ++b)
-      for (size_type h = 0; h < view.heads; ++h) {
-        const auto to = broadcast_head(view, b, h);
-        for (size_type i = 0; i < to.rows; ++i)
-          for (size_type j = 0; j < to.cols; ++j) to(i, j) = Acc(0);
-      }
+    p.clear_other_queries();
+    p.clear_other_rows(p.grad_key);
+    p.clear_other_rows(p.grad_value);
+    if (p.terms.grad_bias) write_zeros(p.terms.grad_bias->view);
+    if (p.terms.grad_alibi) write_zeros(p.terms.grad_alibi->view);
   }
 
  public:

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <heed/detail/problem.hpp>
+#include <heed/detail/make_problem.hpp>
 #include <heed/detail/sizes.hpp>
 #include <heed/gradient_terms.hpp>
 
@@ -26,13 +26,33 @@ struct backward_problem {
   template <typename Element>
   matrix_view<Element> query_rows(const tensor_view<Element>& rows, size_type b,
                                   size_type h) const {
-    return rows.head(forward.entry(b), h, forward.first_query(b), forward.n_q(b));
+    return rows.head(forward.query_entry(b), h, forward.first_query(b), forward.n_q(b));
   }
-  /// Those past a sequence's length too: their gradient is 0.
   template <typename Element>
   matrix_view<Element> key_rows(const tensor_view<Element>& rows, size_type b, size_type h) const {
-    const size_type count = forward.ragged() ? forward.n_kv(b) : forward.key.rows;
-    return rows.head(forward.entry(b), h, forward.first_key(b), count);
+    return rows.head(forward.key_entry(b), h, forward.first_key(b), forward.n_kv(b));
+  }
+  /// Makes the gradient of rows that are no queries 0.
+  void clear_other_queries() const {
+    for (size_type b = 0; forward.terms.query_lengths && b < forward.batch(); ++b)
+      for (size_type h = 0; h < forward.num_heads(); ++h) {
+        const auto all = grad_query.head(forward.query_entry(b), h, forward.first_query(b),
+                                         forward.stored_queries(b));
+        for (size_type i = forward.n_q(b); i < all.rows; ++i)
+          for (size_type c = 0; c < all.cols; ++c) all(i, c) = Scalar(accumulator(0));
+      }
+  }
+  /// Makes the gradient of rows that are not keys 0: those before a sequence's first key, and those
+  /// past its length.
+  void clear_other_rows(const tensor_view<Scalar>& rows) const {
+    for (size_type b = 0; b < forward.batch(); ++b)
+      for (size_type g = 0; g < forward.key.heads; ++g) {
+        const auto all =
+            rows.head(forward.key_entry(b), g, forward.first_row(b), forward.stored_keys(b));
+        for (size_type j = 0; j < all.rows; ++j)
+          if (j < forward.skipped(b) || j >= forward.key_end(b))
+            for (size_type c = 0; c < all.cols; ++c) all(j, c) = Scalar(0);
+      }
   }
   /// The gradient that comes in for the log-sum-exp of query i of head h of sequence b.
   accumulator grad_lse(size_type b, size_type h, size_type i) const {
@@ -53,21 +73,25 @@ void check_gradient_terms(const char* function, const backward_problem<Scalar, O
     if (!forward.bias) missing("grad_bias", "bias");
     check_same_sizes(function, "grad_bias", p.terms.grad_bias->view, "bias", forward.bias->view);
   }
+  if (p.terms.grad_alibi) {
+    if (!forward.alibi) missing("grad_alibi", "alibi");
+    const auto& slopes = p.terms.grad_alibi->view;
+    check_equal(function, "grad_alibi", slopes.heads, "query's num_heads", p.forward.num_heads());
+    check_same_sizes(function, "grad_alibi", slopes, "alibi: slopes", forward.alibi->view);
+  }
   const auto check_heads = [&](const char* what, const char* name, const auto& gradient,
                                const auto& term) {
     if (!gradient) return;
     if (!term) missing(what, name);
     check_equal(function, what, gradient->count, "query's num_heads", p.forward.num_heads());
   };
-  check_heads("grad_alibi", "alibi", p.terms.grad_alibi, forward.alibi);
   check_heads("grad_sinks", "sinks", p.terms.grad_sinks, forward.sinks);
   check_heads("grad_logit_scales", "logit_scales", p.terms.grad_logit_scales, forward.logit_scales);
 }
 
 /// Every output is apart from all that is read and from the outputs after it.
-template <typename Scalar, typename Out, typename... More>
-void check_outputs_apart(const char* function, const backward_problem<Scalar, Out>& p,
-                         const More&... starts) {
+template <typename Scalar, typename Out>
+void check_outputs_apart(const char* function, const backward_problem<Scalar, Out>& p) {
   const auto& terms = p.forward.terms;
   const auto are_apart = [&](const named_region& first, const named_region& second,
                              const auto&... others) {
@@ -76,7 +100,9 @@ void check_outputs_apart(const char* function, const backward_problem<Scalar, Ou
                 p.grad_out, "grad_lse", p.terms.grad_lse, "keep", terms.keep, "keep",
                 terms.keep_bytes, "keep_bits", terms.keep_bits, "bias", terms.bias, "alibi: slopes",
                 terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
-                terms.logit_scales, "key_lengths", terms.key_lengths, starts..., others...);
+                terms.logit_scales, "query_lengths", terms.query_lengths, "key_lengths",
+                terms.key_lengths, "first_keys", terms.first_keys, "query_starts",
+                p.forward.query_starts(), "key_starts", p.forward.key_starts(), others...);
   };
   are_apart({"grad_query", p.grad_query}, {"grad_key", p.grad_key}, "grad_value", p.grad_value,
             "grad_bias", p.terms.grad_bias, "grad_alibi", p.terms.grad_alibi, "grad_sinks",

@@ -34,18 +34,19 @@ constexpr size decode_block_of(size row_bytes) {
 }
 
 /// Where a head keeps what: packed queries, scores, and of each row its running sums (a vector of
-/// the widest instruction set), its maximum and its rescale.
+/// the widest instruction set), its maximum, its rescale and the sums of values of a block.
 template <typename Acc>
 struct decode_layout : scratch_layout {
-  size query, scores, sums, maxima, alpha;
+  size query, scores, sums, maxima, alpha, part;
 
-  decode_layout(size rows, size d_k) {
+  decode_layout(size rows, size d_k, size d_v) {
     constexpr size widest = padded_row(1);
     query = take<Acc>(rows * padded_row(d_k));
     scores = take<Acc>(rows * decode_block);
     sums = take<Acc>(padded_row(rows) * widest);
     maxima = take<Acc>(padded_row(rows));
     alpha = take<Acc>(padded_row(rows));
+    part = take<Acc>(rows * d_v);
   }
 };
 

@@ -27,7 +27,8 @@ stored_rows<kernel_scalar<Stored>> kernel_rows(const stored_rows<Stored>& from) 
   stored_rows<kernel_scalar<Stored>> to;
   to.data = reinterpret_cast<const kernel_scalar<Stored>*>(from.data);
   to.rows = from.rows, to.cols = from.cols, to.row = from.row, to.col = from.col;
-  to.pages = from.pages, to.page_rows = from.page_rows, to.page_stride = from.page_stride;
+  to.pages = from.pages, to.first = from.first, to.page_rows = from.page_rows;
+  to.page_stride = from.page_stride;
   to.scales = from.scales, to.scale_row = from.scale_row,
   to.scale_page_stride = from.scale_page_stride;
   return to;

@@ -54,11 +54,11 @@ linear_plan<accumulator_t<Scalar>> plan_linear(
         (std::max)(plan.layout.state_elements * size_type{sizeof(Acc)}, size_type{1});
     const size_type most =
         (std::max)((std::min)(level2_cache() / 4 / bytes, linear_heads_limit), size_type{1});
-    plan.heads = (std::min)(most, (p.key.heads + workers_of(p.options.execution) - 1) /
-                                      workers_of(p.options.execution));
+    plan.heads = (std::min)(
+        most, (p.heads() + workers_of(p.options.execution) - 1) / workers_of(p.options.execution));
   }
-  plan.bundles = (p.key.heads + plan.heads - 1) / plan.heads;
-  plan.workers = workers_of(p.options.execution, p.key.batch * plan.bundles);
+  plan.bundles = (p.heads() + plan.heads - 1) / plan.heads;
+  plan.workers = workers_of(p.options.execution, p.sequences.count() * plan.bundles);
   plan.head_bytes = padded_bytes(plan.heads * size_type{sizeof(head_type)});
   plan.worker_bytes =
       plan.head_bytes + plan.layout.bytes() +
@@ -89,7 +89,8 @@ auto kernel_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& hea
   k.bonus = head.bonus.data, k.bonus_col = head.bonus.col_stride;
   k.state = head.state.data, k.state_row = head.state.row_stride,
   k.state_col = head.state.col_stride;
-  k.query_heads = head.query.heads, k.tokens = p.key.rows, k.d_k = p.key.cols, k.d_v = p.value.cols;
+  k.query_heads = head.query.heads, k.tokens = head.key.rows, k.d_k = p.key.cols,
+  k.d_v = p.value.cols;
   k.scale = Acc(p.scale()), k.epsilon = Acc(p.options.epsilon);
   k.elu_plus_one = p.options.feature_map == feature_map::elu_plus_one,
   k.normalise = p.options.normalise;
@@ -123,13 +124,13 @@ void chunked_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
   const linear_plan<Acc> plan = plan_linear(p, kernel);
   char* const base = static_cast<char*>(memory.reserve(plan.workers * plan.worker_bytes));
 
-  for_each_task(p.key.batch * plan.bundles, plan.workers, p.options.execution.executor,
+  for_each_task(p.sequences.count() * plan.bundles, plan.workers, p.options.execution.executor,
                 [&](size_type task, int worker) {
                   char* const own = base + worker * plan.worker_bytes;
                   auto* const heads = reinterpret_cast<linear_params<In, Acc>*>(own);
                   Acc* const states = reinterpret_cast<Acc*>(own + plan.head_bytes);
                   const size_type first = task % plan.bundles * plan.heads,
-                                  count = (std::min)(plan.heads, p.key.heads - first);
+                                  count = (std::min)(plan.heads, p.heads() - first);
                   for (size_type h = 0; h < count; ++h) {
                     new (heads + h) linear_params<In, Acc>(
                         kernel_head(p, p.head(task / plan.bundles, first + h)));
@@ -144,7 +145,7 @@ void chunked_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
 /// Whether there is something for the kernels to read, and something to read it with.
 template <typename Scalar>
 bool is_chunked(const linear_problem<Scalar>& p) {
-  return p.group() > 0 && p.key.heads > 0 && p.key.cols > 0;
+  return p.group() > 0 && p.heads() > 0 && p.key.cols > 0;
 }
 
 /// Runs a checked problem chunk by chunk, or token by token where its scalar has no kernel.

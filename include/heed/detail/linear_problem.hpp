@@ -31,7 +31,9 @@ template <typename Acc>
 struct linear_terms {
   std::optional<tensor_view<const Acc>> log_gate, bonus;
   std::optional<tensor_view<Acc>> carry;
+  std::optional<index_list> starts;
 
+  void add(const sequence_starts_term& term) { starts = term.starts; }
   void add(const log_gate_term<Acc>& term) { log_gate = term.view; }
   void add(const bonus_term<Acc>& term) { bonus = term.view; }
   void add(const carry_term<Acc>& term) { carry = term.view; }
@@ -64,20 +66,24 @@ template <typename Scalar>
 struct linear_problem {
   using accumulator = accumulator_t<Scalar>;
 
-  tensor_view<const Scalar> query, key, value;  // [B,H,T,d_k], [B,H_kv,T,d_k], [B,H_kv,T,d_v]
-  tensor_view<Scalar> out;                      // [B,H,T,d_v]
+  tensor_view<const Scalar> query, key, value;  // [B,H,T,d_k], [B,H_k,T,d_k], [B,H_v,T,d_v]
+  tensor_view<Scalar> out;                      // [B,max(H,H_v),T,d_v]
   std::optional<tensor_view<const accumulator>>
-      beta;  // of the delta rule: [B,H_kv,T,1], each extent its own or 1
+      beta;  // of the delta rule: [B,H_v,T,1], each extent its own or 1
   linear_attention_options options;
   linear_terms<accumulator> terms;
+  detail::sequences sequences;
 
-  size_type group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
+  /// Heads that have a state: those of values.
+  size_type heads() const { return value.heads; }
+  /// Query heads that read a state; several states may have the same.
+  size_type group() const { return out_heads() / (std::max)(heads(), size_type{1}); }
+  size_type out_heads() const { return query.heads > 0 ? (std::max)(query.heads, heads()) : 0; }
   size_type state_cols() const { return value.cols + (options.normalise ? 1 : 0); }
   /// Whether the rows of a token come before those of the next, as where heads are the columns of
   /// one matrix: they share pages, whatever is between them.
   bool heads_interleave() const {
-    return key.heads > 1 && key.head_stride < key.row_stride &&
-           value.head_stride < value.row_stride;
+    return heads() > 1 && key.head_stride < key.row_stride && value.head_stride < value.row_stride;
   }
   double scale() const {
     if (options.scale) return *options.scale;
@@ -87,22 +93,22 @@ struct linear_problem {
   }
   linear_head<Scalar> head(size_type b, size_type h) const {
     linear_head<Scalar> one;
-    one.query = group_of(query, b, h);
-    one.key = key.head(b, h, 0, key.rows);
-    one.value = value.head(b, h, 0, value.rows);
-    one.out = group_of(out, b, h);
-    if (terms.log_gate) one.log_gate = broadcast_head(*terms.log_gate, b, h);
-    if (beta) one.beta = broadcast_head(*beta, b, h);
-    if (terms.bonus) one.bonus = broadcast_head(*terms.bonus, b, h);
+    const size_type length = sequences.length(b);
+    one.query = group_of(sequences.of(query, b), h);
+    one.key = sequences.of(key, b).head(0, h * key.heads / heads(), 0, length);
+    one.value = sequences.of(value, b).head(0, h, 0, length);
+    one.out = group_of(sequences.of(out, b), h);
+    if (terms.log_gate) one.log_gate = broadcast_head(sequences.of(*terms.log_gate, b), 0, h);
+    if (beta) one.beta = broadcast_head(sequences.of(*beta, b), 0, h);
+    if (terms.bonus) one.bonus = broadcast_head(sequences.of(*terms.bonus, b), 0, h);
     if (terms.carry) one.state = terms.carry->head(b, h, 0, terms.carry->rows);
     return one;
   }
 
  private:
   template <typename T>
-  tensor_view<T> group_of(tensor_view<T> view, size_type b, size_type h) const {
-    view.data += b * view.batch_stride + h * group() * view.head_stride;
-    view.batch = 1;
+  tensor_view<T> group_of(tensor_view<T> view, size_type h) const {
+    view.data += h * view.heads / heads() * view.head_stride;
     view.heads = group();
     return view;
   }
@@ -158,28 +164,43 @@ linear_problem<Scalar> make_linear_shape_problem(
     const std::optional<tensor_view<const accumulator_t<Scalar>>>& beta,
     const linear_attention_options& options, const Terms&... given) {
   static_assert(scalars_fit<Scalar, Query, Key, Value>::value);
-  linear_problem<Scalar> p{query, key, value, {}, beta, options, {}};
+  linear_problem<Scalar> p{query, key, value, {}, beta, options, {}, {}};
   add_terms(p.terms, given...);
 
   check_view(function, "query", query);
   check_view(function, "key", key);
   check_view(function, "value", value);
   check_axis(function, "key", "length", key.rows, "query", query.rows);
-  check_query_key_value(function, query, key, value, "length");
+  check_axis(function, "key", "head_dim", key.cols, "query", query.cols);
+  check_axis(function, "value", "length", value.rows, "key", key.rows);
+  check_axis(function, "key", "batch", key.batch, "query", query.batch);
+  check_axis(function, "value", "batch", value.batch, "key", key.batch);
+  const auto shares = [](size_type many, size_type few) {
+    return few == 0 ? many == 0 : many % few == 0;
+  };
+  if (!shares(value.heads, key.heads) || (value.heads == 0 && key.heads > 0))
+    fail_with("heed::", function, ": value: num_kv_heads ", value.heads,
+              " is not a multiple of key's num_kv_heads ", key.heads);
+  if (!shares(query.heads, value.heads) &&
+      (query.heads < key.heads || !shares(value.heads, query.heads)))
+    fail_with("heed::", function, ": query: num_heads ", query.heads,
+              " is not a multiple of num_kv_heads ", value.heads, ", nor a part of them");
   const auto check_broadcast = [&](const char* what, const auto& view, size_type length,
                                    size_type dim) {
     if (!view) return;
     check_view(function, what, *view);
     check_extent(function, what, "batch", view->batch, key.batch);
-    check_extent(function, what, "num_kv_heads", view->heads, key.heads);
+    check_extent(function, what, "num_kv_heads", view->heads, p.heads());
     check_extent(function, what, "length", view->rows, length);
     check_extent(function, what, "head_dim", view->cols, dim);
   };
   check_broadcast("log_gate", p.terms.log_gate, key.rows, key.cols);
   check_broadcast("beta", beta, key.rows, 1);
   check_broadcast("bonus", p.terms.bonus, 1, key.cols);
+  p.sequences = sequences(function, "query", p.query, p.terms.starts);
   check_carry(
-      function, p.terms.carry, key.batch, key.heads, key.cols, "key's head_dim", p.state_cols(),
+      function, p.terms.carry, p.sequences.count(), p.heads(), key.cols, "key's head_dim",
+      p.state_cols(),
       options.normalise ? "value's head_dim and one for the normaliser," : "value's head_dim");
   if (options.scale) check_number<accumulator_t<Scalar>>(function, "scale", *options.scale);
   check_number<accumulator_t<Scalar>>(function, "epsilon", options.epsilon);
@@ -205,10 +226,13 @@ linear_problem<Scalar> make_linear_problem(
     const linear_attention_options& options, const Terms&... given) {
   linear_problem<Scalar> p =
       make_linear_shape_problem<Scalar>(function, query, key, value, beta, options, given...);
-  check_out(function, "out", out, query, value, "length");
+  auto readers = query;
+  readers.heads = p.out_heads();
+  check_out(function, "out", out, readers, value, "length");
   p.out = out;
   check_apart(function, {"out", out}, {"carry", p.terms.carry}, "query", query, "key", key, "value",
-              value, "log_gate", p.terms.log_gate, "beta", beta, "bonus", p.terms.bonus);
+              value, "log_gate", p.terms.log_gate, "beta", beta, "bonus", p.terms.bonus,
+              "sequence_starts", p.terms.starts);
   return p;
 }
 
@@ -267,7 +291,7 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
     }
   };
 
-  for (size_type t = 0; t < p.key.rows; ++t) {
+  for (size_type t = 0; t < head.key.rows; ++t) {
     for (size_type d = 0; d < d_k; ++d)
       key[std::size_t(d)] = mapped(p.options.feature_map, Acc(head.key(t, d)));
     for (size_type c = 0; c < d_v; ++c) update[std::size_t(c)] = Acc(head.value(t, c));
@@ -297,7 +321,7 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
 
 template <typename Scalar>
 void recurrent(const linear_problem<Scalar>& p) {
-  for_each_head(p.key.batch, p.key.heads, p.options.execution,
+  for_each_head(p.sequences.count(), p.heads(), p.options.execution,
                 [&](size_type b, size_type h) { recurrent_head(p, p.head(b, h)); });
 }
 

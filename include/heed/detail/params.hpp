@@ -1,6 +1,7 @@
 #pragma once
 
 #include <heed/detail/abi.hpp>
+#include <heed/detail/integers.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -131,27 +132,31 @@ template <typename Stored>
 struct stored_rows {
   const Stored* data = nullptr;
   size rows = 0, cols = 0;
-  size row = 0, col = 1;        // strides, in elements
-  const size* pages = nullptr;  // row j is row j % page_rows of page pages[j / page_rows]; null:
-                                // rows are one `row` apart
-  size page_rows = 1, page_stride = 0;
+  size row = 0, col = 1;  // strides, in elements
+  // In pages, row j is row (first + j) % page_rows of page pages[(first + j) / page_rows]; no data:
+  // rows are one `row` apart.
+  integers pages;
+  size first = 0, page_rows = 1, page_stride = 0;
   const float* scales = nullptr;  // the factor of each row; null: 1
   size scale_row = 0, scale_page_stride = 0;
   bool gather = false;  // a block of rows is copied before it is multiplied, though a kernel could
                         // read it in place
 
   const Stored* row_at(size j) const {
-    return pages ? data + pages[j / page_rows] * page_stride + j % page_rows * row : data + j * row;
+    if (!pages.data) return data + j * row;
+    j += first;
+    return data + pages[j / page_rows] * page_stride + j % page_rows * row;
   }
   /// The scale of row j; those of the rows of its run are scale_row apart.
   const float* scale_at(size j) const {
-    return pages ? scales + pages[j / page_rows] * scale_page_stride + j % page_rows * scale_row
-                 : scales + j * scale_row;
+    if (!pages.data) return scales + j * scale_row;
+    j += first;
+    return scales + pages[j / page_rows] * scale_page_stride + j % page_rows * scale_row;
   }
   /// How many of the `most` rows from j on are one stride apart.
   size run_at(size j, size most) const {
-    if (!pages) return most;
-    const size left = page_rows - j % page_rows;
+    if (!pages.data) return most;
+    const size left = page_rows - (first + j) % page_rows;
     return left < most ? left : most;
   }
   /// Element c of row j as a number of type Acc.
@@ -167,7 +172,8 @@ template <typename In, typename Stored, typename Acc>
 struct forward_head {
   const In* query = nullptr;
   In* out = nullptr;
-  Acc* lse = nullptr;  // natural log, one for each query row; null: not wanted
+  Acc* lse = nullptr;      // natural log, one for each query row; null: not wanted
+  Acc* largest = nullptr;  // score of each query row, side by side; null: not wanted
   stored_rows<Stored> key, value;
   score_params<Acc> score;
   size kv_head = 0;  // its number

@@ -3,7 +3,7 @@
 #include <heed/detail/cpu.hpp>
 #include <heed/detail/decode_plan.hpp>
 #include <heed/detail/dispatch.hpp>
-#include <heed/detail/problem.hpp>
+#include <heed/detail/make_problem.hpp>
 #include <heed/executor.hpp>
 #include <heed/streaming.hpp>
 #include <heed/workspace.hpp>
@@ -23,6 +23,7 @@ auto kernel_head(const head_problem<Scalar, Stored>& head) {
       reinterpret_cast<const In*>(head.query.data),
       reinterpret_cast<In*>(head.out.data),
       head.lse.data,
+      head.largest,
       kernel_rows(head.key),
       kernel_rows(head.value),
       head.score,
@@ -32,7 +33,7 @@ auto kernel_head(const head_problem<Scalar, Stored>& head) {
 /// Whether a kernel can read rows in place.
 template <typename Acc, typename Stored>
 bool reads_in_place(const stored_tensor<Stored>& rows) {
-  return std::is_same<Acc, Stored>::value && rows.elements.col_stride == 1 && !rows.sequences;
+  return std::is_same<Acc, Stored>::value && rows.elements.col_stride == 1 && !rows.paged;
 }
 
 /// Whether the rows of a head are so far apart, as where heads are side by side, that a copy of a
@@ -140,6 +141,7 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, size_type width, con
 struct call_plan {
   decode_plan decode;
   forward_plan blocks;
+  size_type largest = 0;  // where the largest score of each query is; not wanted: nowhere
   size_type bytes = 0;
 };
 
@@ -162,6 +164,10 @@ call_plan plan_call(const problem<Scalar, Stored>& p) {
                               plan_forward(longest, width, [](size_type) { return true; }).bytes);
     }
   }
+  plan.largest = padded_bytes(plan.bytes);
+  if (p.terms.max_logits)
+    plan.bytes =
+        plan.largest + p.query.batch * p.query.heads * p.query.rows * size_type{sizeof(Acc)};
   return plan;
 }
 
@@ -224,12 +230,15 @@ void forward_blocks(const problem<Scalar, Stored>& p, const forward_plan& plan, 
 /// Runs a checked problem: each sequence on the path that is best for its queries and keys,
 /// whatever its neighbours are.
 template <typename Scalar, typename Stored>
-void forward(const problem<Scalar, Stored>& p, workspace& memory) {
+void forward(problem<Scalar, Stored> p, workspace& memory) {
   if constexpr (has_kernels<Scalar, Stored>) {
     const call_plan plan = plan_call(p);
     void* const scratch = memory.reserve(plan.bytes);
+    if (p.terms.max_logits) p.largest = scratch_at<accumulator_t<Scalar>>(scratch, plan.largest);
     decode(p, plan.decode, scratch, [&p](size_type b) { return is_decode(p, b); });
     forward_blocks(p, plan.blocks, scratch);
+    p.write_other_rows();
+    p.write_max_logits();
     p.rethrow();
   } else {
     streaming(p);

@@ -5,6 +5,7 @@
 #include <heed/detail/given.hpp>
 #include <heed/detail/linear_params.hpp>
 #include <heed/detail/number.hpp>
+#include <heed/detail/starts.hpp>
 #include <heed/executor.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
@@ -13,10 +14,45 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
+
+/// The sequences of a call: its batch entries, or those that one entry has one after the other.
+class sequences {
+ public:
+  sequences() = default;
+  /// Those of `tokens`, an argument with a row for each token; checked.
+  template <typename Scalar>
+  sequences(const char* function, const char* what, const tensor_view<Scalar>& tokens,
+            const std::optional<index_list>& starts)
+      : batch_(tokens.batch), length_(tokens.rows), starts_(starts) {
+    if (!starts) return;
+    check_equal(function, (std::string(what) + ": batch").c_str(), tokens.batch,
+                "the packed batch of", size_type{1});
+    batch_ = check_starts(function, "sequence_starts", *starts, tokens.rows);
+  }
+
+  size_type count() const { return batch_; }
+  size_type length(size_type s) const {
+    return starts_ ? (*starts_)[s + 1] - (*starts_)[s] : length_;
+  }
+  /// What sequence s has of a view; one with a single entry, or row, has it for all.
+  template <typename Scalar>
+  tensor_view<Scalar> of(tensor_view<Scalar> view, size_type s) const {
+    if (!starts_ && view.batch > 1) view.data += s * view.batch_stride;
+    view.batch = 1;
+    if (starts_ && view.rows > 1)
+      view.data += (*starts_)[s] * view.row_stride, view.rows = length(s);
+    return view;
+  }
+
+ private:
+  size_type batch_ = 0, length_ = 0;
+  std::optional<index_list> starts_;
+};
 
 /// Runs work(batch entry, head) for every head, shared out among the call's threads.
 template <typename Work>

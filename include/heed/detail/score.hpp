@@ -108,6 +108,14 @@ Acc log_sum_exp(const Acc& max, const Acc& sum) {
   return static_cast<Acc>(static_cast<double>(max) * ln2 + std::log(static_cast<double>(sum)));
 }
 
+/// The largest score of a row without a sink, from the same two: -infinity for the empty row.
+template <typename Acc>
+Acc largest_score_of(const Acc& max, const Acc& sum) {
+  constexpr double ln2 = 0.69314718055994531;
+  if (is_empty_row(sum)) return negative_infinity<Acc>();
+  return static_cast<Acc>(static_cast<double>(max) * ln2);
+}
+
 /// Whether a score function has masked the pair whose score this is.
 template <typename Acc>
 bool masked_by_function(const score_params<Acc>& score, const Acc& s) {

@@ -14,11 +14,13 @@ HEED_NAMESPACE_BEGIN
 namespace detail {
 
 /// How numbers of a type are stored: how a kernel sees them (void: there are no kernels for them),
-/// whether each row has a scale beside it, and how a row is written. A new type of keys and values
+/// their name in bytes that are saved (null: they cannot be), whether each row has a scale beside
+/// it, and how a row is written. A new type of keys and values
 /// is one more of these, and a load in each file of simd/.
 template <typename Stored, typename Kernel>
 struct plain_storage {
   using kernel = Kernel;
+  static constexpr const char* name = nullptr;
   static constexpr bool has_scales = false;
 
   /// Writes row i of `from` as row i of `to`.
@@ -33,13 +35,21 @@ struct plain_storage {
 template <typename Stored>
 struct storage_traits : plain_storage<Stored, void> {};
 template <>
-struct storage_traits<float> : plain_storage<float, float> {};
+struct storage_traits<float> : plain_storage<float, float> {
+  static constexpr const char* name = "float32";
+};
 template <>
-struct storage_traits<double> : plain_storage<double, double> {};
+struct storage_traits<double> : plain_storage<double, double> {
+  static constexpr const char* name = "float64";
+};
 template <>
-struct storage_traits<Eigen::half> : plain_storage<Eigen::half, half_bits> {};
+struct storage_traits<Eigen::half> : plain_storage<Eigen::half, half_bits> {
+  static constexpr const char* name = "float16";
+};
 template <>
-struct storage_traits<Eigen::bfloat16> : plain_storage<Eigen::bfloat16, bfloat16_bits> {};
+struct storage_traits<Eigen::bfloat16> : plain_storage<Eigen::bfloat16, bfloat16_bits> {
+  static constexpr const char* name = "bfloat16";
+};
 
 /// A row is from / scale rounded to nearest, with scale = max |from| / 127. Where that is
 /// subnormal, a scale that would be rounded too far down for 127 of it to reach max |from| is the
@@ -48,6 +58,7 @@ struct storage_traits<Eigen::bfloat16> : plain_storage<Eigen::bfloat16, bfloat16
 template <>
 struct storage_traits<std::int8_t> {
   using kernel = std::int8_t;
+  static constexpr const char* name = "int8";
   static constexpr bool has_scales = true;
 
   template <typename Scalar>

@@ -1,22 +1,14 @@
 #pragma once
 
 #include <heed/detail/params.hpp>
+#include <heed/page_table.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
-
-#include <vector>
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// One sequence of a paged cache: how many tokens it has, and the pages that hold them.
-struct paged_sequence {
-  bool live;
-  size_type length;
-  std::vector<size_type> pages;
-};
-
-/// Keys or values of all heads: a plain tensor, or the pages of a cache and some of its sequences.
+/// Keys or values of all heads: a plain tensor, or pages and the table of those of each sequence.
 template <typename Stored>
 struct stored_tensor {
   stored_tensor(const tensor_view<const Stored>& rows_of_entries,
@@ -41,33 +33,40 @@ struct stored_tensor {
   tensor_view<const Stored> elements;  // in pages, `batch` counts pages and `rows` the rows of one
   tensor_view<const float> scales;     // [.., .., .., 1] beside elements; no data: none
   const size_type* first_rows =
-      nullptr;                         // where sequence b begins in its batch entry; null: at row 0
-  const size_type* lengths = nullptr;  // rows of each sequence; null: the same for all
+      nullptr;         // where sequence b begins in its batch entry; null: at row 0
+  index_list lengths;  // rows of each sequence; no data: the same for all
   const size_type* dropped =
       nullptr;  // tokens of each sequence that a rolling cache has dropped; null: none
-  const paged_sequence* sequences = nullptr;  // of a paged cache; null: no pages
-  index_list names;                           // batch entry b is sequences[names[b]]
+  bool paged = false;
+  page_table table;      // of the pages
+  index_list sequences;  // batch entry b has row sequences[b] of the table and of lengths; no data:
+                         // row b
 
-  const paged_sequence& paged(size_type b) const { return sequences[names[b]]; }
-  size_type length(size_type b) const {
-    return sequences ? paged(b).length : lengths ? lengths[b] : rows;
+  size_type sequence(size_type b) const { return sequences.data ? sequences[b] : b; }
+  size_type length(size_type b) const { return lengths.data ? lengths[sequence(b)] : rows; }
+  /// How many pages the first `end` rows of a sequence take.
+  size_type pages_for(size_type end) const {
+    return end / elements.rows + (end % elements.rows != 0);
   }
+  size_type dropped_from(size_type b) const { return dropped ? dropped[sequence(b)] : 0; }
 
   stored_rows<Stored> head(size_type b, size_type h, size_type first, size_type count) const {
-    if (first_rows) first += first_rows[b];
+    if (first_rows) first += first_rows[sequence(b)];
     stored_rows<Stored> one;
     one.rows = count;
     one.cols = cols;
     one.row = elements.row_stride;
     one.col = elements.col_stride;
-    const size_type entry = sequences ? 0 : b;
-    one.data = elements.head(entry, h, first, count).data;
+    const size_type entry = paged ? 0 : sequence(b), begin = paged ? 0 : first;
+    one.data = elements.head(entry, h, begin, count).data;
     if (scales.data) {
-      one.scales = scales.head(entry, h, first, count).data;
+      one.scales = scales.head(entry, h, begin, count).data;
       one.scale_row = scales.row_stride;
     }
-    if (sequences) {
-      one.pages = paged(b).pages.data();
+    if (paged) {
+      const index_list pages = table.pages(sequence(b));
+      one.pages = {pages.data, pages.width};
+      one.first = first;
       one.page_rows = elements.rows;
       one.page_stride = elements.batch_stride;
       one.scale_page_stride = scales.batch_stride;

@@ -29,9 +29,14 @@ template <typename Scalar, typename Tag>
 memory_region region_of(const head_term<Scalar, Tag>& term) {
   return {term.values, sizeof(Scalar), {1, 1, 1, term.count}, {0, 0, 0, 1}};
 }
-struct alibi_tag;
 struct sinks_tag;
 struct logit_scales_tag;
+
+/// The slopes of ALiBi, [batch, heads, 1, 1]; a batch of 1 is the same for all.
+template <typename Scalar>
+struct alibi_term {
+  tensor_view<const Scalar> view;
+};
 
 // A term of `view.batch` batch entries that repeats serves a call of `times` as many.
 struct keep_term {
@@ -51,8 +56,43 @@ struct bias_term {
   tensor_view<const Scalar> view;
   size_type times = 1;
 };
+/// A view for each sequence, [1, heads, n_q, n_kv] of its own, each 1 or the sequence's.
+template <typename Scalar, typename Purpose>
+struct each_term {
+  const tensor_view<Scalar>* views = nullptr;
+  size_type count = 0;
+
+  matrix_view<Scalar> head(size_type b, size_type h) const {
+    return broadcast_head(views[b], 0, h);
+  }
+};
+/// Bits of all sequences, one after the other: those of a sequence begin at a byte.
+struct packed_bits_term {
+  const std::uint8_t* bytes = nullptr;
+  size_type count = 0;
+  index_list starts;
+};
+inline memory_region region_of(const packed_bits_term& term) {
+  return {term.bytes, 1, {1, 1, 1, term.count}, {0, 0, 0, 1}};
+}
+/// Where the sequences of a ragged batch begin; without packs_keys, keys are those of a cache.
+struct starts_term {
+  index_list queries, keys;
+  bool packs_keys = true;
+};
 struct key_lengths_term {
   index_list lengths;
+};
+struct query_lengths_term {
+  index_list lengths;
+};
+struct first_keys_term {
+  index_list rows;
+};
+/// Where the largest score of each head goes: [batch, heads, 1, 1]; a batch of 1 is for all.
+template <typename Scalar>
+struct max_logits_term {
+  tensor_view<Scalar> view;
 };
 struct blocks_term {
   const block_mask* mask = nullptr;
@@ -114,6 +154,16 @@ void run_keep_bytes(const void* context, size b, size h, const visible_block<Acc
   hide(block, [&](size i, size j) { return bytes(i, j) != 0; });
 }
 
+template <typename Acc>
+void run_packed_bits(const packed_bits_term& term, size b, size n_kv,
+                     const visible_block<Acc>& block) {
+  const std::uint8_t* const bytes = term.bytes + term.starts[b];
+  hide(block, [&](size i, size j) {
+    const size bit = i * n_kv + j;
+    return (bytes[bit / 8] >> (bit % 8) & 1) != 0;
+  });
+}
+
 /// All terms of one call, typed for its accumulator.
 template <typename Acc>
 struct terms {
@@ -121,10 +171,17 @@ struct terms {
   std::optional<keep_bytes_term> keep_bytes;
   std::optional<keep_bits_term> keep_bits;
   std::optional<bias_term<Acc>> bias;
-  std::optional<head_term<Acc, alibi_tag>> alibi;
+  std::optional<each_term<const bool, keep_term>> keep_each;
+  std::optional<each_term<const Acc, bias_term<Acc>>> bias_each;
+  std::optional<packed_bits_term> packed_bits;
+  void (*packed_mask)(const packed_bits_term&, size b, size n_kv,
+                      const visible_block<Acc>&) = nullptr;
+  std::optional<alibi_term<Acc>> alibi;
   std::optional<head_term<Acc, sinks_tag>> sinks;
   std::optional<head_term<Acc, logit_scales_tag>> logit_scales;
-  std::optional<index_list> key_lengths;
+  std::optional<index_list> query_lengths, key_lengths, first_keys;
+  std::optional<max_logits_term<Acc>> max_logits;
+  std::optional<starts_term> starts;
   const block_mask* blocks = nullptr;           // of the call
   const block_mask* function_blocks = nullptr;  // of its mask function
   dropout_term dropout;
@@ -143,10 +200,20 @@ struct terms {
     bits_mask = {&run_keep_bits<Acc>, &term};
   }
   void add(const bias_term<Acc>& term) { bias = term; }
-  void add(const head_term<Acc, alibi_tag>& term) { alibi = term; }
+  void add(const each_term<const bool, keep_term>& term) { keep_each = term; }
+  void add(const each_term<const Acc, bias_term<Acc>>& term) { bias_each = term; }
+  void add(const packed_bits_term& term) {
+    packed_bits = term;
+    packed_mask = &run_packed_bits<Acc>;
+  }
+  void add(const alibi_term<Acc>& term) { alibi = term; }
   void add(const head_term<Acc, sinks_tag>& term) { sinks = term; }
   void add(const head_term<Acc, logit_scales_tag>& term) { logit_scales = term; }
+  void add(const starts_term& term) { starts = term; }
+  void add(const query_lengths_term& term) { query_lengths = term.lengths; }
   void add(const key_lengths_term& term) { key_lengths = term.lengths; }
+  void add(const first_keys_term& term) { first_keys = term.rows; }
+  void add(const max_logits_term<Acc>& term) { max_logits = term; }
   void add(const blocks_term& term) { blocks = term.mask; }
   void add(const dropout_term& term) {
     dropout = term;
@@ -185,10 +252,8 @@ struct terms {
                   "of the scores (float for float, half and bfloat16; double for double)");
   }
 
-  /// Whether a term has a size for each query, key or sequence of a padded batch.
-  bool counts_tokens() const {
-    return keep || keep_bytes || keep_bits || bias || sparse() || key_lengths;
-  }
+  /// Whether a term has a size for each query and key of a padded batch.
+  bool counts_pairs() const { return keep || keep_bytes || keep_bits || bias || sparse(); }
   /// The one block mask of the call; null: none.
   const block_mask* sparse() const { return function_blocks ? function_blocks : blocks; }
 };
@@ -197,6 +262,10 @@ struct terms {
 template <>
 struct purpose_of<keep_bytes_term> {
   using type = keep_term;
+};
+template <typename Scalar, typename Purpose>
+struct purpose_of<each_term<Scalar, Purpose>> {
+  using type = Purpose;
 };
 template <typename Function, typename Derivative>
 struct purpose_of<score_function_term<Function, Derivative>> {

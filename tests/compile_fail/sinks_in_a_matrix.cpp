@@ -3,5 +3,5 @@
 
 void wrong() {
   const Eigen::MatrixXf x = Eigen::MatrixXf::Ones(2, 4);
-  heed::attention(x, x, x, {}, heed::alibi(x));
+  heed::attention(x, x, x, {}, heed::sinks(x));
 }

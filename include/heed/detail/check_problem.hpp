@@ -1,0 +1,174 @@
+#pragma once
+
+#include <heed/detail/check.hpp>
+#include <heed/detail/number.hpp>
+#include <heed/detail/pages.hpp>
+#include <heed/detail/problem.hpp>
+#include <heed/detail/sizes.hpp>
+#include <heed/detail/starts.hpp>
+#include <heed/executor.hpp>
+#include <heed/options.hpp>
+
+// What a call refuses: options out of range, terms and sizes that do not fit together.
+
+HEED_NAMESPACE_BEGIN
+namespace detail {
+
+template <typename Acc>
+void check_options(const char* function, const attention_options& options) {
+  if (options.scale) check_number<Acc>(function, "scale", *options.scale);
+  check_number<Acc>(function, "softcap", options.softcap);
+  if (options.softcap < 0)
+    fail_with("heed::", function, ": softcap must be 0 (off) or positive, but is ",
+              options.softcap);
+  if (options.causal > causal::bottom_right)
+    fail_with("heed::", function, ": causal must be none, top_left or bottom_right, but is ",
+              int(options.causal));
+  if (options.window_left < -1)
+    fail_with("heed::", function, ": window_left must be -1 (unbounded) or more, but is ",
+              options.window_left);
+  if (options.window_right < -1)
+    fail_with("heed::", function, ": window_right must be -1 (unbounded) or more, but is ",
+              options.window_right);
+  check_execution(function, options.execution);
+}
+
+template <typename Scalar, typename Stored>
+void check_terms(const char* function, const problem<Scalar, Stored>& p) {
+  const auto& terms = p.terms;
+  const size_type batch = p.ragged() ? p.batch() : p.query.batch, heads = p.query.heads,
+                  n_q = p.query.rows, n_kv = p.key.rows;
+  const auto check_mask = [&](const char* what, const auto& mask, size_type times,
+                              const char* columns, size_type wanted) {
+    check_view(function, what, mask);
+    if (times == 1) check_extent(function, what, "batch", mask.batch, batch);
+    if (times < 1 || batch % times != 0 || (times > 1 && mask.batch != batch / times))
+      fail_with("heed::", function, ": ", what, " has batch ", mask.batch, " repeated ", times,
+                " times, which is not the call's batch ", batch);
+    check_extent(function, what, "num_heads", mask.heads, heads);
+    check_extent(function, what, "n_q", mask.rows, n_q);
+    check_extent(function, what, columns, mask.cols, wanted);
+  };
+  const auto check_heads = [&](const char* what, const auto& term) {
+    if (!term) return;
+    check_equal(function, what, term->count, "query's num_heads", heads);
+    if (!term->values && heads > 0) fail_view(function, what, 1, 1, 1, heads);
+  };
+  if (terms.keep) check_mask("keep", terms.keep->view, terms.keep->times, "n_kv", n_kv);
+  if (terms.keep_bytes)
+    check_mask("keep", terms.keep_bytes->view, terms.keep_bytes->times, "n_kv", n_kv);
+  if (terms.bias) check_mask("bias", terms.bias->view, terms.bias->times, "n_kv", n_kv);
+  if (terms.keep_bits) {
+    check_mask("keep_bits", terms.keep_bits->view, 1, "bytes", (n_kv + 7) / 8);
+    check_equal(function, "keep_bits: n_kv", terms.keep_bits->n_kv, "the call's n_kv", n_kv);
+    check_equal(function, "keep_bits: bytes per row", terms.keep_bits->view.cols,
+                "those of n_kv bits:", (n_kv + 7) / 8);
+  }
+  const auto check_entries = [&](const char* what, const auto& term) {
+    if (!term) return;
+    check_equal(function, what, term->view.heads, "query's num_heads", heads);
+    check_extent(function, what, "batch", term->view.batch, batch);
+    check_view(function, what, term->view);
+  };
+  check_entries("alibi: slopes", terms.alibi);
+  check_entries("max_logits", terms.max_logits);
+  if (terms.max_logits && terms.sinks)
+    fail_with("heed::", function,
+              ": max_logits is that of scores, which a sink hides; leave sinks or max_logits out");
+  check_heads("sinks: logits", terms.sinks);
+  check_heads("logit_scales: factors", terms.logit_scales);
+  using Acc = accumulator_t<Scalar>;
+  const Acc most = Acc(largest_score<Acc>());
+  if (terms.logit_scales)
+    for (size_type h = 0; h < heads; ++h) {
+      const Acc scale = Acc(p.scale()) * terms.logit_scales->values[h];
+      if (scale > most || scale < -most)
+        fail_with("heed::", function, ": logit_scales: factor ", h, " is ",
+                  shown(terms.logit_scales->values[h]), ", which times the scale ", p.scale(),
+                  " is more than a score may be, ", largest_score<Acc>());
+    }
+  if (terms.sinks)
+    for (size_type h = 0; h < heads; ++h) {
+      const Acc& sink = terms.sinks->values[h];
+      if (sink > most || (sink < -most && !is_negative_infinity(sink)))
+        fail_with("heed::", function, ": sinks: logit ", h, " is ", shown(sink),
+                  ", but a score's magnitude is at most ", largest_score<Acc>(),
+                  " (and no sink is -infinity)");
+    }
+  if (terms.query_lengths) {
+    const index_list& lengths = *terms.query_lengths;
+    check_list(function, "query_lengths", lengths);
+    check_equal(function, "query_lengths: entries", lengths.size, "query's batch", batch);
+    for (size_type b = 0; b < batch; ++b)
+      if (lengths[b] < 0 || lengths[b] > p.stored_queries(b))
+        fail_with("heed::", function, ": query_lengths: entry ", b, " is ", lengths[b],
+                  ", but n_q is ", p.stored_queries(b));
+  }
+  if (terms.key_lengths) {
+    const index_list& lengths = *terms.key_lengths;
+    check_list(function, "key_lengths", lengths);
+    check_equal(function, "key_lengths: entries", lengths.size, "query's batch", batch);
+    for (size_type b = 0; b < batch; ++b)
+      if (lengths[b] < 0 || lengths[b] > p.stored_keys(b))
+        fail_with("heed::", function, ": key_lengths: entry ", b, " is ", lengths[b],
+                  ", but kv_length is ", p.stored_keys(b));
+  }
+  if (terms.first_keys) {
+    const index_list& rows = *terms.first_keys;
+    check_list(function, "first_keys", rows);
+    check_equal(function, "first_keys: entries", rows.size, "query's batch", batch);
+    for (size_type b = 0; b < batch; ++b) {
+      const size_type end = p.key.dropped_from(b) + p.key_end(b);
+      if (rows[b] < 0 || rows[b] > end)
+        fail_with("heed::", function, ": first_keys: entry ", b, " is ", rows[b],
+                  ", but the keys of the sequence end at ", end);
+    }
+    if (terms.sparse())
+      fail_with("heed::", function,
+                ": blocks count rows of keys from the first in memory; with first_keys give keep "
+                "or a mask function");
+  }
+  if (terms.blocks && terms.function_blocks)
+    fail_with("heed::", function,
+              ": a call takes one block mask, but was given 2: blocks, and that of mask_function");
+  if (const block_mask* const mask = terms.sparse()) {
+    check_extent(function, "blocks", "batch", mask->batch(), batch);
+    check_extent(function, "blocks", "num_heads", mask->heads(), heads);
+    check_equal(function, "blocks: n_q", mask->n_q(), "query's n_q", n_q);
+    check_equal(function, "blocks: n_kv", mask->n_kv(), "key's kv_length", n_kv);
+  }
+  if (!(terms.dropout.probability >= 0 && terms.dropout.probability < 1))
+    fail_with("heed::", function, ": dropout: probability must be in [0, 1), but is ",
+              terms.dropout.probability);
+}
+
+/// The bytes that a plan sets aside must be a number.
+template <typename Scalar, typename Stored>
+void check_scratch(const char* function, const problem<Scalar, Stored>& p) {
+  constexpr size_type a_result = size_type{1} << 9;  // bytes at most, of a part of a row
+  check_row_scratch(function, p.query.cols, p.value.cols, workers_of(p.options.execution));
+  product(function, "scratch for parts of rows, in bytes",
+          {p.query.batch, p.query.heads, p.query.rows, p.value.cols + 2, a_result});
+}
+
+/// Checks all that the scores of a problem come from.
+template <typename Scalar, typename Stored>
+void check_scores(const char* function, const problem<Scalar, Stored>& p) {
+  const auto& query = p.query;
+  const auto &key = p.key, &value = p.value;
+  check_view(function, "query", query);
+  check_paged_lengths(function, key);
+  if (p.ragged()) check_ragged(function, p);
+  auto sequences = query;  // each has a batch entry of keys, or all have one
+  if (p.ragged() && !p.packs_keys()) sequences.batch = key.batch;
+  check_query_key_value(function, sequences, key, value, "kv_length");
+  if (!is_none(p.lse)) check_row_numbers(function, "lse", p.lse, query, "n_q");
+  check_options<accumulator_t<Scalar>>(function, p.options);
+  check_terms(function, p);
+  check_each_sequence(function, p);
+  check_scratch(function, p);
+  check_pages(function, p);
+}
+
+}  // namespace detail
+HEED_NAMESPACE_END

@@ -1,0 +1,8 @@
+// wants: a cache can be saved where its numbers are float, double, Eigen::half, Eigen::bfloat16 or
+// std::int8_t
+#include <heed/heed.hpp>
+
+heed::size_type wrong() {
+  const heed::paged_kv_cache<long double> cache(1, 1, 1, 1, 1);
+  return cache.saved_bytes();
+}
