@@ -148,12 +148,15 @@ TEMPLATE_TEST_CASE(
           bits(std::size_t(n_q * ((n_kv + 7) / 8)), 0xb5);
       const heed::row_vector<Acc> slopes = heed::alibi_slopes<Acc>(heads),
                                   ones = heed::row_vector<Acc>::Constant(heads, Acc(1));
-      const std::vector<heed::size_type> lengths{n_kv / 2, n_kv};
+      const std::vector<heed::size_type> lengths{n_kv / 2, n_kv}, rows{n_q / 2, n_q};
+      heed::row_vector<Acc> largest(heads);
       const heed::block_mask blocks = heed::block_mask::of(odd, 1, 1, n_q, n_kv, 16, 64);
       for (const std::string form :
-           {"dense", "side by side", "lse", "causal", "window", "softcap", "keep", "keep bytes",
-            "keep_bits", "bias", "alibi", "sinks", "logit_scales", "key_lengths", "blocks",
-            "score_function", "mask_function", "dropout"}) {
+           {"dense",      "side by side", "lse",          "causal",         "window",
+            "softcap",    "keep",         "keep bytes",   "keep_bits",      "bias",
+            "alibi",      "sinks",        "logit_scales", "key_lengths",    "query_lengths",
+            "first_keys", "max_logits",   "blocks",       "score_function", "mask_function",
+            "dropout"}) {
         CAPTURE(n_q, n_kv, form);
         const auto is = [&](const char* name) { return form == name; };
         heed::attention_options options;
@@ -174,6 +177,9 @@ TEMPLATE_TEST_CASE(
               heed::when(is("sinks"), heed::sinks(ones)),
               heed::when(is("logit_scales"), heed::logit_scales(ones)),
               heed::when(is("key_lengths"), heed::key_lengths(lengths)),
+              heed::when(is("query_lengths"), heed::query_lengths(rows)),
+              heed::when(is("first_keys"), heed::first_keys(lengths)),
+              heed::when(is("max_logits"), heed::max_logits(largest)),
               heed::when(is("blocks"), heed::blocks(blocks)),
               heed::when(is("score_function"), heed::score_function(slower_for<TestType>())),
               heed::when(is("mask_function"), heed::mask_function(odd)),

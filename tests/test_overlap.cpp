@@ -124,16 +124,20 @@ TEST_CASE("attention refuses an output that overlaps an input, a term or the oth
                                         {"alibi: slopes", vector},
                                         {"sinks: logits", vector},
                                         {"logit_scales: factors", vector},
-                                        {"key_lengths", heed::size_type{sizeof(heed::size_type)}}};
+                                        {"key_lengths", heed::size_type{sizeof(heed::size_type)}},
+                                        {"query_lengths", heed::size_type{sizeof(heed::size_type)}},
+                                        {"first_keys", heed::size_type{sizeof(heed::size_type)}}};
   const auto call = [](const auto& function, arena& a, auto&... memory_of_call) {
     const Eigen::Map<const testing::mask> kept(a.at<bool>(5), n, n);
     const Eigen::Map<const heed::rows<float>> added(a.at<float>(6), n, n);
     const Eigen::Map<const Eigen::Matrix<heed::size_type, Eigen::Dynamic, 1>> lengths(
-        a.at<heed::size_type>(10), 1);
+        a.at<heed::size_type>(10), 1),
+        queries(a.at<heed::size_type>(11), 1), first(a.at<heed::size_type>(12), 1);
     function(a.dense(2), a.dense(3), a.dense(4), a.dense(0), a.column(1), heed::attention_options{},
              memory_of_call..., heed::keep(kept), heed::bias(added),
              heed::alibi(a.vector(7, heads)), heed::sinks(a.vector(8, heads)),
-             heed::logit_scales(a.vector(9, heads)), heed::key_lengths(lengths));
+             heed::logit_scales(a.vector(9, heads)), heed::key_lengths(lengths),
+             heed::query_lengths(queries), heed::first_keys(first));
   };
   check_each("multi_head_attention_into", arguments, 2, [&](arena& a) {
     call([](auto&&... all) { heed::multi_head_attention_into(all...); }, a, memory);
@@ -141,6 +145,26 @@ TEST_CASE("attention refuses an output that overlaps an input, a term or the oth
   check_each("reference_multi_head_attention_into", arguments, 2, [&](arena& a) {
     call([](auto&&... all) { heed::reference_multi_head_attention_into(all...); }, a);
   });
+}
+
+TEST_CASE("attention refuses largest scores that overlap an input, a term or another output") {
+  heed::workspace memory;
+  check_each("multi_head_attention_into",
+             {{"max_logits", vector},
+              {"out", dense},
+              {"lse", column},
+              {"query", dense},
+              {"key", dense},
+              {"value", dense},
+              {"bias", n * n * element},
+              {"alibi: slopes", vector}},
+             3, [&](arena& a) {
+               const Eigen::Map<const heed::rows<float>> added(a.at<float>(6), n, n);
+               heed::multi_head_attention_into(a.dense(3), a.dense(4), a.dense(5), a.dense(1),
+                                               a.column(2), {}, memory, heed::bias(added),
+                                               heed::alibi(a.vector(7, heads)),
+                                               heed::max_logits(a.vector(0, heads)));
+             });
 }
 
 TEST_CASE("attention refuses an output that overlaps a mask of bytes or bits") {

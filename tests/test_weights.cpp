@@ -253,8 +253,8 @@ TEMPLATE_TEST_CASE("the weights of batches and heads are those of each head", ""
       {"heed::multi_head_attention_weights_into: weights: n_q 50", "40"});
   testing::check_refused(
       [&] {
-        heed::multi_head_attention_weights_into(query, key, heed::bhnd(lse.data(), 2, 4, 40, 1),
-                                                heed::bhnd(lse.data(), 2, 4, 40, 50));
+        heed::multi_head_attention_weights_into(query, key, heed::bhnd(weights.data(), 2, 4, 40, 1),
+                                                to);
       },
       {"heed::multi_head_attention_weights_into: weights (", "overlaps lse"});
   testing::check_refused(

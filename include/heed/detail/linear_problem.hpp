@@ -171,10 +171,7 @@ linear_problem<Scalar> make_linear_shape_problem(
   check_view(function, "key", key);
   check_view(function, "value", value);
   check_axis(function, "key", "length", key.rows, "query", query.rows);
-  check_axis(function, "key", "head_dim", key.cols, "query", query.cols);
-  check_axis(function, "value", "length", value.rows, "key", key.rows);
-  check_axis(function, "key", "batch", key.batch, "query", query.batch);
-  check_axis(function, "value", "batch", value.batch, "key", key.batch);
+  check_tokens_fit(function, query, key, value, "length");
   const auto shares = [](size_type many, size_type few) {
     return few == 0 ? many == 0 : many % few == 0;
   };

@@ -10,13 +10,19 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
+/// All but the heads.
 template <typename Query, typename Key, typename Value>
-void check_query_key_value(const char* function, const Query& query, const Key& key,
-                           const Value& value, const char* length) {
+void check_tokens_fit(const char* function, const Query& query, const Key& key, const Value& value,
+                      const char* length) {
   check_axis(function, "key", "head_dim", key.cols, "query", query.cols);
   check_axis(function, "value", length, value.rows, "key", key.rows);
   check_axis(function, "key", "batch", key.batch, "query", query.batch);
   check_axis(function, "value", "batch", value.batch, "key", key.batch);
+}
+template <typename Query, typename Key, typename Value>
+void check_query_key_value(const char* function, const Query& query, const Key& key,
+                           const Value& value, const char* length) {
+  check_tokens_fit(function, query, key, value, length);
   check_axis(function, "value", "num_kv_heads", value.heads, "key", key.heads);
   if (key.heads == 0 ? query.heads != 0 : query.heads % key.heads != 0)
     fail_with("heed::", function, ": query: num_heads ", query.heads,
