@@ -31,9 +31,9 @@ HEED_NAMESPACE_BEGIN
 template <typename Stored>
 class paged_kv_cache {
  public:
-  /// A pool of num_pages pages of page_rows tokens each.
+  /// A pool of num_pages pages of page_rows tokens each; scales are for 8-bit floats alone.
   paged_kv_cache(size_type num_pages, size_type page_rows, size_type num_kv_heads,
-                 size_type key_dim, size_type value_dim)
+                 size_type key_dim, size_type value_dim, const head_scales& scales = {})
       : page_rows_(page_rows),
         key_{num_pages, page_rows, num_kv_heads, key_dim, {}, {}},
         value_{num_pages, page_rows, num_kv_heads, value_dim, {}, {}} {
@@ -45,8 +45,10 @@ class paged_kv_cache {
           key_dim, ", value_dim ", value_dim);
     for (const size_type dim : {key_dim, value_dim})
       detail::check_storage("paged_kv_cache", {num_pages, num_kv_heads, page_rows, dim});
-    key_.allocate();
-    value_.allocate();
+    key_.allocate(
+        detail::scales_of<Stored>("paged_kv_cache", "head_scales: key", scales.key, num_kv_heads));
+    value_.allocate(detail::scales_of<Stored>("paged_kv_cache", "head_scales: value", scales.value,
+                                              num_kv_heads));
     holders_.assign(static_cast<std::size_t>(num_pages), 0);
     for (size_type page = num_pages; page > 0; --page) free_.push_back(page - 1);
   }
@@ -210,6 +212,7 @@ class paged_kv_cache {
       }
       detail::stored_tensor<Stored> view(pool.all_rows(), pool.all_scales(), sequences_.size,
                                          longest);
+      view.cols = pool.dim;
       view.capacity = (std::min)(pages, pool.num_pages) * pool.page_rows;
       view.sequences = cache_.sequences_.data();
       view.names = sequences_;
@@ -224,34 +227,37 @@ class paged_kv_cache {
  private:
   using sequence = detail::paged_sequence;
 
-  /// Keys or values of every page: [num_pages, heads, page_rows, dim], and the scales of int8.
+  /// Keys or values of every page: [num_pages, heads, page_rows, dim], in as many elements a row as
+  /// hold dim numbers, and their scales.
   struct pool {
+    static constexpr bool has_row_scales =
+        detail::storage_traits<Stored>::scales == detail::scale_of::row;
     size_type num_pages, page_rows, heads, dim;
     std::vector<Stored> elements;
     std::vector<float> scales;
 
     pool without_pages() const { return {0, page_rows, heads, dim, {}, {}}; }
-    void allocate() {
-      elements.resize(static_cast<std::size_t>(num_pages * heads * page_rows * dim));
-      if (detail::storage_traits<Stored>::has_scales)
-        scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));
+    size_type width() const { return detail::elements_of<Stored>(dim); }
+    void allocate(std::vector<float> scales_of_heads) {
+      elements.resize(static_cast<std::size_t>(num_pages * heads * page_rows * width()));
+      scales = std::move(scales_of_heads);
+      if (has_row_scales) scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));
     }
     size_type bytes() const {
       return static_cast<size_type>(elements.size() * sizeof(Stored) +
                                     scales.size() * sizeof(float));
     }
     tensor_view<const Stored> all_rows() const {
-      return bhnd(elements.data(), num_pages, heads, page_rows, dim);
+      return bhnd(elements.data(), num_pages, heads, page_rows, width());
     }
     tensor_view<const float> all_scales() const {
-      if (scales.empty()) return {};
-      return bhnd(scales.data(), num_pages, heads, page_rows, 1);
+      return detail::view_scales<Stored>(scales.data(), num_pages, heads, page_rows);
     }
     void copy_page(size_type from, size_type to) {
-      const size_type page = heads * page_rows;
-      std::copy(elements.begin() + from * page * dim, elements.begin() + (from + 1) * page * dim,
-                elements.begin() + to * page * dim);
-      if (!scales.empty())
+      const size_type page = heads * page_rows, whole = page * width();
+      std::copy(elements.begin() + from * whole, elements.begin() + (from + 1) * whole,
+                elements.begin() + to * whole);
+      if (has_row_scales)
         std::copy(scales.begin() + from * page, scales.begin() + (from + 1) * page,
                   scales.begin() + to * page);
     }
@@ -260,11 +266,10 @@ class paged_kv_cache {
       using Element = std::remove_const_t<Scalar>;
       for (size_type h = 0; h < heads; ++h) {
         const matrix_view<Stored> to =
-            bhnd(elements.data(), num_pages, heads, page_rows, dim).head(page, h, row, 1);
-        float* scale =
-            scales.empty()
-                ? nullptr
-                : &scales[static_cast<std::size_t>((page * heads + h) * page_rows + row)];
+            bhnd(elements.data(), num_pages, heads, page_rows, width()).head(page, h, row, 1);
+        const tensor_view<float> all =
+            detail::view_scales<Stored>(scales.data(), num_pages, heads, page_rows);
+        float* const scale = all.data ? &all(page, h, row, 0) : nullptr;
         detail::storage_traits<Stored>::store_row(
             tensor_view<const Element>(tokens).head(0, h, i, 1), to, scale, 0);
       }
