@@ -143,16 +143,15 @@ TEMPLATE_TEST_CASE("a block with an infinity or NaN is NaN throughout, its neigh
     }
 }
 
-TEST_CASE("doubles go into blocks once rounded at most") {
+TEST_CASE("doubles that no float holds: in 4 bits they are 2^126, in 8 NaN") {
   const std::vector<double> row{1e-300, 0.1, -1e300, 0.2};
   heed::kv_cache<int4_block> four(1, 1, 4, 4);
   heed::kv_cache<int8_block> eight(1, 1, 4, 4);
   const auto view = heed::bhnd(row.data(), 1, 1, 1, 4);
   four.append(view, view);
   eight.append(view, view);
-  const auto in_four = four.keys().head(0, 0, 0, 1), in_eight = eight.keys().head(0, 0, 0, 1);
-  CHECK(in_four.at<double>(0, 2) == -0x1p126);
-  CHECK(std::isnan(in_eight.at<double>(0, 2)));  // -1e300 is an infinite float
+  CHECK(four.keys().head(0, 0, 0, 1).at<double>(0, 2) == -0x1p126);
+  CHECK(std::isnan(eight.keys().head(0, 0, 0, 1).at<double>(0, 2)));  // -1e300: infinite as a float
 }
 
 TEST_CASE("the bytes of caches in blocks") {
@@ -233,4 +232,45 @@ TEMPLATE_TEST_CASE("forks of a paged cache of blocks share pages until one write
         testing::reference_from(as_a, t, 10, 15, options));
   CHECK(testing::reference_from(cache.batch(only_b), t, 10, 15, options) ==
         testing::reference_from(as_b, t, 10, 15, options));
+}
+
+// The scores of a key channel that is divided by a factor, against queries that are multiplied by
+// it, are the same: what is stored need not have the outliers that keys have in some channels.
+TEST_CASE("a factor for each channel of the keys, folded into the queries, keeps precision") {
+  tokens<float> t(100, 2, 1, 64, 8, 4);
+  tokens<double> exact_t(100, 2, 1, 64, 8, 4);
+  heed::rows<float> factors = heed::rows<float>::Ones(1, 64);
+  for (const heed::size_type c : {3, 20, 41, 50}) factors(0, c) = 64;  // in each block of 32
+  for (heed::size_type j = 0; j < 100; ++j) t.key.row(j).array() *= factors.array();
+  exact_t.key = t.key.cast<double>();
+  for (heed::size_type h = 0; h < 2; ++h)
+    for (heed::size_type j = 0; j < 100; ++j)
+      t.query.row(j).segment(64 * h, 64).array() /= factors.array();
+  exact_t.query = t.query.cast<double>();
+  tokens<float> folded = t;
+  for (heed::size_type j = 0; j < 100; ++j) {
+    folded.key.row(j).array() /= factors.array();
+    for (heed::size_type h = 0; h < 2; ++h)
+      folded.query.row(j).segment(64 * h, 64).array() *= factors.array();
+  }
+  const auto error = [&](auto stored, const tokens<float>& given) {
+    heed::kv_cache<decltype(stored)> cache(1, 1, 64, 8);
+    given.append(cache, 0, 0, 100);
+    const heed::size_type d_k = 64;
+    double largest = 0;
+    const auto rows = cache.keys().head(0, 0, 0, 100);
+    for (heed::size_type i = 0; i < 100; ++i)
+      for (heed::size_type j = 0; j < 100; ++j) {
+        double score = 0, exact = 0;
+        for (heed::size_type c = 0; c < d_k; ++c) {
+          score += double(given.query(i, c)) * rows.template at<double>(j, c);
+          exact += double(t.query(i, c)) * double(t.key(j, c));
+        }
+        largest = (std::max)(largest, std::abs(score - exact));
+      }
+    return largest;
+  };
+  CHECK(error(std::int8_t(), folded) < error(std::int8_t(), t) / 8);
+  CHECK(error(int8_block(), folded) < error(int8_block(), t) / 8);
+  CHECK(error(int4_block(), folded) < error(int4_block(), t) / 8);
 }
