@@ -14,6 +14,7 @@
 #include <heed/execution.hpp>
 #include <heed/executor.hpp>
 #include <heed/failure.hpp>
+#include <heed/float8.hpp>
 #include <heed/gradient_terms.hpp>
 #include <heed/isa.hpp>
 #include <heed/kv_cache.hpp>
@@ -30,6 +31,7 @@
 #include <heed/position.hpp>
 #include <heed/projection.hpp>
 #include <heed/projection_backward.hpp>
+#include <heed/quantised.hpp>
 #include <heed/ragged.hpp>
 #include <heed/reference.hpp>
 #include <heed/reference_backward.hpp>
