@@ -18,6 +18,7 @@
 #include <heed/gradient_terms.hpp>
 #include <heed/isa.hpp>
 #include <heed/kv_cache.hpp>
+#include <heed/kv_cache_bytes.hpp>
 #include <heed/kv_pages.hpp>
 #include <heed/latent.hpp>
 #include <heed/latent_backward.hpp>
