@@ -13,5 +13,6 @@ void register_decode(bool everything);
 void register_projection(bool everything);
 void register_linear(bool everything);
 void register_backward(bool everything);
+void register_mixed(bool everything);
 
 }  // namespace bench

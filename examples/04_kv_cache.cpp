@@ -136,13 +136,11 @@ double costs(const layer& w, size_type longest, std::vector<support::point>& poi
 /// One line of the table of stored types. The largest difference from a cache of float.
 template <typename Stored>
 double stored_as(const char* name, const layer& w, const matrix& x, const matrix& exact,
-                 size_type scale_bytes, support::table& table, bool& right) {
+                 size_type row_bytes, support::table& table, bool& right) {
   decoder<Stored> cached(w, x);
   const double time = time_of([&] { cached.step(); }, 20), error = difference(cached.out, exact);
-  const size_type expected =
-      heed::kv_cache_bytes(1, num_kv_heads, head_dim, x.rows(), sizeof(Stored)) +
-      heed::kv_cache_bytes(1, num_kv_heads, 1, x.rows(), scale_bytes);
-  right = right && cached.cache.bytes() == expected;
+  right = right &&
+          cached.cache.bytes() == heed::kv_cache_bytes(1, num_kv_heads, 1, x.rows(), row_bytes);
   table.add({name, bytes(double(cached.cache.bytes())), support::seconds(time),
              support::scientific(error)});
   return error;
@@ -229,11 +227,16 @@ int main(int argc, char** argv) {
   bool right = true;
   support::table stored(
       {"stored as", "bytes of " + std::to_string(x.rows()) + " tokens", "a token", "error"});
-  stored_as<float>("float", w, x, exact.out, 0, stored, right);
-  const double half = stored_as<Eigen::half>("half", w, x, exact.out, 0, stored, right);
-  const double bfloat16 = stored_as<Eigen::bfloat16>("bfloat16", w, x, exact.out, 0, stored, right);
+  stored_as<float>("float", w, x, exact.out, 4 * head_dim, stored, right);
+  const double half = stored_as<Eigen::half>("half", w, x, exact.out, 2 * head_dim, stored, right);
+  const double bfloat16 =
+      stored_as<Eigen::bfloat16>("bfloat16", w, x, exact.out, 2 * head_dim, stored, right);
   const double int8 =
-      stored_as<std::int8_t>("int8, a scale a row", w, x, exact.out, sizeof(float), stored, right);
+      stored_as<std::int8_t>("int8, a scale a row", w, x, exact.out, head_dim + 4, stored, right);
+  const double int8_block = stored_as<heed::int8_block>(
+      "int8, a scale for each 32", w, x, exact.out, head_dim / 32 * 36, stored, right);
+  const double int4 = stored_as<heed::int4_block>("4 bits, a range for each 32", w, x, exact.out,
+                                                  head_dim / 32 * 20, stored, right);
   std::cout << "\n";
   stored.print(std::cout);
   std::cout << "\nCaches of published models, bfloat16, one sequence; the last column compares "
@@ -241,10 +244,11 @@ int main(int argc, char** argv) {
   models();
 
   // Values here are below 2. Stored, one is off by at most 2^-11 of itself as half, 2^-8 as
-  // bfloat16 and, half a step, 2^-8 of the row's largest as int8; scores are below 1, so the
-  // rounding of keys adds no more than that again.
-  right =
-      right && largest < 1e-4 && half < 4 * 0x1p-11 && bfloat16 < 4 * 0x1p-8 && int8 < 4 * 0x1p-8;
+  // bfloat16 and, half a step, 2^-8 of the row's largest as int8, and a 30th of the range, twice
+  // the largest, in 4 bits; scores are below 1, so the rounding of keys adds no more than that
+  // again.
+  right = right && largest < 1e-4 && half < 4 * 0x1p-11 && bfloat16 < 4 * 0x1p-8 &&
+          int8 < 4 * 0x1p-8 && int8_block < 4 * 0x1p-8 && int4 < 4.0 / 14;
   if (!right) std::cout << "\nBUT a result or a size here is not what this page says.\n";
   return right ? 0 : 1;
 }

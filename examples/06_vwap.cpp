@@ -114,7 +114,7 @@ int run(const std::string& path, size_type window) {
   const double vwap = heed::attention(t.query.topRows(1), t.key, t.value, whole)(0, 0);
   const matrix run_vwap = heed::attention(t.query, t.key, t.value, running),
                roll_vwap = heed::attention(t.query, t.key, t.value, rolling);
-  // The one number that this query has to learn: the rate that would have foretold the next price
+  // The one number that this query has to learn: the rate that would have predicted the next price
   // best in the first half.
   double rate = 1.0 / 64;
   for (double tried = 1.0 / 256; n >= 4 && tried <= 1; tried *= 2)

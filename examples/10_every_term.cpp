@@ -179,6 +179,11 @@ void caches(page& p) {
   one_cache<Eigen::half>(p, "kv_cache<half>", 13 * 0x1p-11);
   one_cache<Eigen::bfloat16>(p, "kv_cache<bfloat16>", 13 * 0x1p-8);
   one_cache<std::int8_t>(p, "kv_cache<int8>", 13 * 0x1p-8);
+  one_cache<heed::int8_block>(p, "kv_cache<int8_block>", 13 * 0x1p-8);
+  one_cache<heed::float8_e4m3>(p, "kv_cache<float8_e4m3>", 13 * 0x1p-4);
+  one_cache<heed::float8_e5m2>(p, "kv_cache<float8_e5m2>", 13 * 0x1p-3);
+  one_cache<heed::int4_block>(p, "kv_cache<int4_block>",
+                              13.0 / 14);  // a step is a 15th of the range
 
   const heed::attention_options window = with(heed::causal::bottom_right, 16);
   heed::kv_cache<float> rolling(1, kv_heads, d, d, 32, 16);

@@ -1,6 +1,6 @@
 // Training a transformer of attention alone on heed: attention and its gradient are the library's,
-// the rest is a few pages in training/. It learns what nobody can foretell, random tokens, until it
-// finds that they repeat: two heads, one behind the other, learn to look for what came after the
+// the rest is a few pages in training/. It learns what nobody can predict, random tokens, until it
+// finds that they repeat: two heads, one after the other, learn to look for what came after the
 // last time (an induction head, Olsson et al. 2022), and the loss falls all at once. With --text it
 // learns the characters of a text and writes some of its own.
 
@@ -103,7 +103,7 @@ int learn_to_repeat(const settings& s) {
 
   const size_type half = task.length / 2;
   std::cout << "\nSequences of " << task.length << " tokens out of " << task.vocabulary
-            << ": a random segment, and then the same again. Nothing foretells the first time:\n"
+            << ": a random segment, and then the same again. Nothing predicts the first time:\n"
             << "its loss cannot fall below ln " << task.vocabulary << " = "
             << fixed(std::log(double(task.vocabulary)), 2)
             << ". Who knows only that the second time brings the same " << half
@@ -143,7 +143,7 @@ int learn_to_repeat(const settings& s) {
          fixed(h.previous, 2), fixed(h.induction, 2)});
   }
   table.print(std::cout);
-  foretell(l.model, unseen);
+  predict(l.model, unseen);
   // Who cannot find the same token again spends about 1 / half on any, and is at ln half.
   const bool learned = best > 0.4 && now.second < std::log(double(half)) / 4;
   if (!learned) std::cout << "\nNo induction head has formed: it needs more --steps.\n";

@@ -206,7 +206,8 @@ void check_cache(const Cache& cache, heed::isa target) {
 }  // namespace
 
 TEMPLATE_TEST_CASE("decode: caches in one piece and in pages", "", float, Eigen::bfloat16,
-                   Eigen::half, std::int8_t) {
+                   Eigen::half, std::int8_t, heed::float8_e4m3, heed::float8_e5m2, heed::int8_block,
+                   heed::int4_block) {
   const heed::rows<float> key = testing::random_rows<float>(2 * 700, 40, 6),
                           value = testing::random_rows<float>(2 * 700, 24, 7);
   const auto tokens = [](const heed::rows<float>& rows, heed::size_type n) {

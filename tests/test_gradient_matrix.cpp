@@ -63,30 +63,38 @@ struct gradient_errors {
   } numbers;
 };
 
-/// What comes in: the results of the forward call, and the gradients of a loss for them.
+/// What comes in: the right results of the forward call, rounded, and the gradients of a loss for
+/// them. In the results of the reference in the same precision the errors of its scores are the
+/// same as in its gradient, where they would cancel.
 template <typename Scalar>
 struct incoming {
   outputs<Scalar> forward, gradient;
 
   incoming(const sample<Scalar>& one, const inputs<Scalar>& in) : forward(in), gradient(in) {
-    one.s.with_terms(one.s.numbers.template cast<heed::accumulator_t<Scalar>>(), path::tensors,
-                     [&](const auto&... terms) {
-                       heed::reference_multi_head_attention_into(
-                           in.query_view(), in.key_view(), in.value_view(), forward.out_view(),
-                           forward.lse_view(), one.s.options, terms...);
-                     });
+    using wide = testing::wider_t<Scalar>;
+    const inputs<wide> exact = in.template cast<wide>();
+    outputs<wide> results(exact);
+    one.s.with_terms(one.s.numbers.template cast<wide>(), path::tensors, [&](const auto&... terms) {
+      heed::reference_multi_head_attention_into(exact.query_view(), exact.key_view(),
+                                                exact.value_view(), results.out_view(),
+                                                results.lse_view(), one.s.options, terms...);
+    });
+    assign(forward, results);
     gradient.out = testing::random_rows<Scalar>(1, forward.out.size(), 31);
     gradient.lse = testing::random_rows<heed::accumulator_t<Scalar>>(1, forward.lse.size(), 32);
   }
   template <typename Other>
   incoming(const incoming<Other>& other) : forward(0, 0), gradient(0, 0) {
-    const auto cast = [](outputs<Scalar>& to, const outputs<Other>& from) {
-      to.n_q = from.n_q, to.dim = from.dim;
-      to.out = from.out.template cast<Scalar>();
-      to.lse = from.lse.template cast<heed::accumulator_t<Scalar>>();
-    };
-    cast(forward, other.forward);
-    cast(gradient, other.gradient);
+    assign(forward, other.forward);
+    assign(gradient, other.gradient);
+  }
+
+ private:
+  template <typename Other>
+  static void assign(outputs<Scalar>& to, const outputs<Other>& from) {
+    to.n_q = from.n_q, to.dim = from.dim;
+    to.out = from.out.template cast<Scalar>();
+    to.lse = from.lse.template cast<heed::accumulator_t<Scalar>>();
   }
 };
 

@@ -277,6 +277,11 @@ TEST_CASE("half and double: features one by one on every path") {
   for_each_combination(combined::alone, check_combination<Eigen::half, Eigen::half>);
   for_each_combination(combined::alone, check_combination<double, double>);
 }
+TEST_CASE("caches of 8 and 4 bits: features one by one") {
+  for_each_combination(combined::alone,
+                       check_combination<float, heed::float8_e4m3, heed::float8_e5m2,
+                                         heed::int8_block, heed::int4_block>);
+}
 TEST_CASE("queries of one type on caches of another: features one by one") {
   for_each_combination(combined::alone, check_combination<float, Eigen::bfloat16, Eigen::half>);
   for_each_combination(combined::alone,

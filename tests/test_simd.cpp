@@ -81,6 +81,14 @@ using heed::detail::size;
       heed::detail::set::apply_widen<V, Bits>(from, out);                    \
     }                                                                        \
     template <typename Bits>                                                 \
+    static void part(const Bits* from, size n, S* out) {                     \
+      heed::detail::set::apply_part<V, Bits>(from, n, out);                  \
+    }                                                                        \
+    template <typename Float>                                                \
+    static void pairs(const std::uint8_t* from, Float* low, Float* high) {   \
+      heed::detail::set::apply_pairs<V>(from, low, high);                    \
+    }                                                                        \
+    template <typename Bits>                                                 \
     static void narrow(const S* from, Bits* out) {                           \
       heed::detail::set::apply_narrow<V, Bits>(from, out);                   \
     }                                                                        \
@@ -316,15 +324,53 @@ TEMPLATE_TEST_CASE("All half and bfloat16 numbers, and those between them, conve
   check_conversions<TestType, bfloat16_bits, Eigen::bfloat16>();
 }
 
-TEMPLATE_TEST_CASE("All int8 numbers widen", "[simd]", ALL_F32) {
+namespace {
+/// All numbers of 8 bits as what their type says, whole vectors and parts of them.
+template <typename T, typename Byte, typename Make>
+void check_bytes(const Make& make) {
+  constexpr size lanes = T::V::lanes;
+  for (int base = 0; base < 256; base += int(lanes)) {
+    std::vector<Byte> from;
+    for (int i = 0; i < int(lanes); ++i) from.push_back(make(base + i));
+    std::vector<float> out(lanes);
+    T::widen(from.data(), out.data());
+    for (std::size_t i = 0; i < lanes; ++i) CHECK(same_bits(out[i], float(from[i])));
+    for (size n = 0; n < lanes; ++n) {
+      const std::vector<Byte> some(from.begin(), from.begin() + n);
+      std::fill(out.begin(), out.end(), -7.0f);
+      T::part(some.data(), n, out.data());
+      for (size i = 0; i < lanes; ++i)
+        CHECK(same_bits(out[std::size_t(i)], i < n ? float(from[std::size_t(i)]) : 0.0f));
+    }
+  }
+}
+template <typename Float8>
+Float8 float8_of(int bits) {
+  Float8 x;
+  x.bits = static_cast<std::uint8_t>(bits);
+  return x;
+}
+}  // namespace
+
+TEMPLATE_TEST_CASE("All int8 numbers and 8-bit floats widen", "[simd]", ALL_F32) {
+  if (!TestType::on_this_cpu()) return;
+  check_bytes<TestType, std::int8_t>([](int bits) { return static_cast<std::int8_t>(bits); });
+  check_bytes<TestType, heed::float8_e4m3>(float8_of<heed::float8_e4m3>);
+  check_bytes<TestType, heed::float8_e5m2>(float8_of<heed::float8_e5m2>);
+}
+
+TEMPLATE_TEST_CASE("All pairs of 4 bits come apart", "[simd]", ALL_F32) {
   if (!TestType::on_this_cpu()) return;
   constexpr std::size_t lanes = TestType::V::lanes;
-  for (int base = -128; base < 128; base += int(lanes)) {
-    std::vector<std::int8_t> from(lanes);
-    std::vector<float> out(lanes);
-    for (std::size_t i = 0; i < lanes; ++i) from[i] = static_cast<std::int8_t>(base + int(i));
-    TestType::widen(from.data(), out.data());
-    for (std::size_t i = 0; i < lanes; ++i) CHECK(out[i] == float(base + int(i)));
+  for (std::size_t base = 0; base < 256; base += lanes) {
+    std::vector<std::uint8_t> from(lanes);
+    for (std::size_t i = 0; i < lanes; ++i) from[i] = static_cast<std::uint8_t>(base + i);
+    std::vector<float> low(lanes), high(lanes);
+    TestType::pairs(from.data(), low.data(), high.data());
+    for (std::size_t i = 0; i < lanes; ++i) {
+      CHECK(low[i] == float(from[i] & 15));
+      CHECK(high[i] == float(from[i] >> 4));
+    }
   }
 }
 

@@ -55,8 +55,12 @@ double number(const std::string& name, const std::string& text, double low, doub
 cache_type cache_named(const std::string& name) {
   if (name == "float") return cache_type::float32;
   if (name == "bfloat16") return cache_type::bfloat16;
+  if (name == "fp8") return cache_type::fp8;
   if (name == "int8") return cache_type::int8;
-  throw std::runtime_error("--cache takes float, bfloat16 or int8, not '" + name + "'");
+  if (name == "int8-block") return cache_type::int8_block;
+  if (name == "4bit") return cache_type::int4_block;
+  throw std::runtime_error("--cache takes float, bfloat16, fp8, int8, int8-block or 4bit, not '" +
+                           name + "'");
 }
 
 size_type whole_number(const std::string& name, const std::string& text, double low, double high) {
@@ -224,7 +228,9 @@ int main(int argc, char** argv) {
   options.option("--attention", "FILE",
                  "writes a page that shows what each head of each layer looked at", s.attention);
   options.option("--cache", "TYPE",
-                 "how keys and values are kept: float, bfloat16 or int8 (default: float)", s.cache);
+                 "how keys and values are kept: float, bfloat16, fp8, int8, int8-block or 4bit "
+                 "(default: float)",
+                 s.cache);
   options.option("--threads", "N", "how many threads work (default: 1)", s.threads);
   options.option("--temperature", "T", "0 always takes the likeliest token (default: 0.2)",
                  s.temperature);

@@ -159,7 +159,7 @@ class model {
 };
 
 /// How the keys and values that a session has seen are stored.
-enum class cache_type { float32, bfloat16, int8 };
+enum class cache_type { float32, bfloat16, fp8, int8, int8_block, int4_block };
 
 /// What one layer's attention had before it and made, for a chunk of tokens: a look inside, see
 /// session::watch.
@@ -224,8 +224,10 @@ class session {
   }
 
  private:
-  using any_cache = std::variant<heed::kv_cache<float>, heed::kv_cache<Eigen::bfloat16>,
-                                 heed::kv_cache<std::int8_t>>;
+  using any_cache =
+      std::variant<heed::kv_cache<float>, heed::kv_cache<Eigen::bfloat16>,
+                   heed::kv_cache<heed::float8_e4m3>, heed::kv_cache<std::int8_t>,
+                   heed::kv_cache<heed::int8_block>, heed::kv_cache<heed::int4_block>>;
 
   /// Tokens that go through the layers together, so that a dequantised weight serves them all.
   static constexpr size_type chunk = 512;
@@ -241,11 +243,23 @@ class session {
   };
 
   static any_cache make_cache(const model_config& c, cache_type type) {
-    if (type == cache_type::float32)
-      return heed::kv_cache<float>(1, c.kv_heads, c.head_dim, c.head_dim);
-    if (type == cache_type::bfloat16)
-      return heed::kv_cache<Eigen::bfloat16>(1, c.kv_heads, c.head_dim, c.head_dim);
-    return heed::kv_cache<std::int8_t>(1, c.kv_heads, c.head_dim, c.head_dim);
+    const auto of = [&](auto stored) -> any_cache {
+      return heed::kv_cache<decltype(stored)>(1, c.kv_heads, c.head_dim, c.head_dim);
+    };
+    switch (type) {
+      case cache_type::bfloat16:
+        return of(Eigen::bfloat16());
+      case cache_type::fp8:
+        return of(heed::float8_e4m3());
+      case cache_type::int8:
+        return of(std::int8_t());
+      case cache_type::int8_block:
+        return of(heed::int8_block());
+      case cache_type::int4_block:
+        return of(heed::int4_block());
+      default:
+        return of(float());
+    }
   }
 
   template <typename Rows>

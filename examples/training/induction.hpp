@@ -54,8 +54,8 @@ inline std::string letter(int token) {
   return std::string(1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-"[token]);
 }
 
-/// A segment that the model has never seen, and what it foretells when it comes again.
-inline void foretell(transformer<float>& model, const batch& unseen) {
+/// A segment that the model has never seen, and what it predicts when it comes again.
+inline void predict(transformer<float>& model, const batch& unseen) {
   const matrix<float>& logits = model.forward(unseen);
   const size_type half = unseen.length / 2;
   std::string segment, guesses, marks;

@@ -34,7 +34,7 @@ inline void append(batch& to, const int* text) {
   to.targets.insert(to.targets.end(), text + 1, text + 1 + to.length);
 }
 
-/// Sequences that nobody can foretell but for one thing: a segment of random tokens repeats itself.
+/// Sequences that nobody can predict but for one thing: a segment of random tokens repeats itself.
 struct repeated_segments {
   size_type vocabulary = 64, length = 64, sequences = 32;
 

@@ -14,9 +14,11 @@
 #include <heed/execution.hpp>
 #include <heed/executor.hpp>
 #include <heed/failure.hpp>
+#include <heed/float8.hpp>
 #include <heed/gradient_terms.hpp>
 #include <heed/isa.hpp>
 #include <heed/kv_cache.hpp>
+#include <heed/kv_cache_bytes.hpp>
 #include <heed/kv_pages.hpp>
 #include <heed/latent.hpp>
 #include <heed/latent_backward.hpp>
@@ -30,6 +32,7 @@
 #include <heed/position.hpp>
 #include <heed/projection.hpp>
 #include <heed/projection_backward.hpp>
+#include <heed/quantised.hpp>
 #include <heed/ragged.hpp>
 #include <heed/reference.hpp>
 #include <heed/reference_backward.hpp>

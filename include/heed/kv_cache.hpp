@@ -7,6 +7,9 @@
 #include <heed/detail/params.hpp>
 #include <heed/detail/storage.hpp>
 #include <heed/detail/stored.hpp>
+#include <heed/float8.hpp>
+#include <heed/kv_cache_bytes.hpp>
+#include <heed/quantised.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
@@ -14,38 +17,22 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 HEED_NAMESPACE_BEGIN
 
-/// The bytes that the keys and values of one sequence take: 2 * layers * num_kv_heads * head_dim *
-/// length * bytes_per_element. Throws std::invalid_argument for negative numbers and for a product
-/// that an index cannot hold.
-///
-/// @code
-/// static_assert(heed::kv_cache_bytes(32, 8, 128, 8192, 2) == heed::size_type{1} << 30,
-///               "Llama 3.1 8B, 8K tokens, bfloat16");
-/// @endcode
-constexpr size_type kv_cache_bytes(size_type layers, size_type num_kv_heads, size_type head_dim,
-                                   size_type length, size_type bytes_per_element) {
-  if (layers < 0 || num_kv_heads < 0 || head_dim < 0 || length < 0 || bytes_per_element < 0)
-    detail::fail_with("heed::kv_cache_bytes: numbers must not be negative, but are layers ", layers,
-                      ", num_kv_heads ", num_kv_heads, ", head_dim ", head_dim, ", length ", length,
-                      ", bytes_per_element ", bytes_per_element);
-  return detail::product("kv_cache_bytes",
-                         "2 * layers * num_kv_heads * head_dim * length * bytes_per_element",
-                         {2, layers, num_kv_heads, head_dim, length, bytes_per_element});
-}
-
 /// The keys and values that a decoder has seen, for a batch of sequences of one layer: each
 /// key/value head of each sequence is contiguous.
 ///
-/// Stored is float, double, Eigen::bfloat16, Eigen::half, or std::int8_t with one float scale per
-/// row (scale = max |row| / 127; a row with an infinity or NaN in it is NaN throughout). With a
-/// window the cache keeps only the tokens that a later query can see: the `window` tokens before
-/// the newest append; with keep_first also as many of the first, and then a call sees all that the
+/// Stored is float, double, Eigen::bfloat16, Eigen::half; std::int8_t with one float scale per row
+/// (scale = max |row| / 127; a row with an infinity or NaN in it is NaN throughout); int8_block or
+/// int4_block, with a scale for each 32 numbers of a row; float8_e4m3 or float8_e5m2, with the
+/// scale of the head (numbers beyond its reach saturate, an infinity becomes NaN). With a window
+/// the cache keeps only the tokens that a later query can see: the `window` tokens before the
+/// newest append; with keep_first also as many of the first, and then a call sees all that the
 /// cache holds, as if it were the sequence: causal, windows, ALiBi, functions and dropout count
 /// positions within the cache, and the newest token's is length(b) - 1. Sequences may have
 /// different lengths. Grows by doubling; appending within the capacity allocates nothing, except
@@ -65,9 +52,11 @@ class kv_cache {
  public:
   /// head_dim of keys and values; capacity is the number of tokens to reserve for each sequence;
   /// window is that of attention_options::window_left. With keep_first the cache keeps that many of
-  /// the first tokens too (Xiao et al. 2024, StreamingLLM).
+  /// the first tokens too (Xiao et al. 2024, StreamingLLM). scales
+  /// are for 8-bit floats alone.
   kv_cache(size_type batch, size_type num_kv_heads, size_type key_dim, size_type value_dim,
-           size_type capacity = 64, size_type window = -1, size_type keep_first = 0)
+           size_type capacity = 64, size_type window = -1, size_type keep_first = 0,
+           const head_scales& scales = {})
       : key_(batch, num_kv_heads, key_dim),
         value_(batch, num_kv_heads, value_dim),
         window_(window),
@@ -87,6 +76,10 @@ class kv_cache {
     first_.assign(static_cast<std::size_t>(batch), 0);
     lengths_.assign(static_cast<std::size_t>(batch), 0);
     dropped_.assign(static_cast<std::size_t>(batch), 0);
+    key_.scales =
+        detail::scales_of<Stored>("kv_cache", "head_scales: key", scales.key, num_kv_heads);
+    value_.scales =
+        detail::scales_of<Stored>("kv_cache", "head_scales: value", scales.value, num_kv_heads);
     grow("kv_cache", capacity);
   }
   /// A copy of all its sequences.
@@ -258,25 +251,30 @@ class kv_cache {
   batch_view batch(const index_list& entries) const { return batch_view(*this, entries); }
 
  private:
-  /// Keys or values: [batch, heads, capacity, dim], and the scales [batch, heads, capacity] of
-  /// int8.
+  /// Keys or values: [batch, heads, capacity, dim], in as many elements a row as hold dim numbers,
+  /// and their scales.
   struct storage {
     storage(size_type batch_size, size_type num_heads, size_type row_dim)
-        : batch(batch_size), heads(num_heads), dim(row_dim) {}
+        : batch(batch_size),
+          heads(num_heads),
+          dim(row_dim),
+          width(detail::elements_of<Stored>(row_dim)) {}
 
     size_type bytes() const {
       return static_cast<size_type>(elements.size() * sizeof(Stored) +
                                     scales.size() * sizeof(float));
     }
     tensor_view<Stored> rows(size_type capacity) {
-      return bhnd(elements.data(), batch, heads, capacity, dim);
+      return bhnd(elements.data(), batch, heads, capacity, width);
+    }
+    tensor_view<float> row_scales(size_type capacity) {
+      return detail::view_scales<Stored>(scales.data(), batch, heads, capacity);
     }
 
     storage grown(size_type from, size_type to) const {
       storage larger(batch, heads, dim);
-      larger.elements = grown_rows(elements, from, to, dim);
-      if (detail::storage_traits<Stored>::has_scales)
-        larger.scales = grown_rows(scales, from, to, 1);
+      larger.elements = grown_rows(elements, from, to, width);
+      larger.scales = scales_grow ? grown_rows(scales, from, to, 1) : scales;
       return larger;
     }
     template <typename Element>
@@ -292,18 +290,19 @@ class kv_cache {
       const size_type capacity = cache.capacity_;
       size_type longest = 0;
       for (const size_type length : cache.lengths_) longest = (std::max)(longest, length);
-      tensor_view<const float> row_scales;
-      if (detail::storage_traits<Stored>::has_scales)
-        row_scales = bhnd(scales.data(), batch, heads, capacity, 1);
-      detail::stored_tensor<Stored> view(bhnd(elements.data(), batch, heads, capacity, dim),
-                                         row_scales, batch, longest);
+      detail::stored_tensor<Stored> view(
+          bhnd(elements.data(), batch, heads, capacity, width),
+          detail::view_scales<Stored>(scales.data(), batch, heads, capacity), batch, longest);
+      view.cols = dim;
       view.first_rows = cache.first_.data();
       view.lengths = cache.lengths_;
       if (cache.keep_first_ == 0) view.dropped = cache.dropped_.data();
       return view;
     }
 
-    size_type batch, heads, dim;
+    static constexpr bool scales_grow =
+        detail::storage_traits<Stored>::scales == detail::scale_of::row;
+    size_type batch, heads, dim, width;
     std::vector<Stored> elements;
     std::vector<float> scales;
   };
@@ -381,8 +380,8 @@ class kv_cache {
       }
     };
     for (storage* part : {&key_, &value_}) {
-      move_rows_of(part->elements, part->heads, part->dim);
-      if (detail::storage_traits<Stored>::has_scales) move_rows_of(part->scales, part->heads, 1);
+      move_rows_of(part->elements, part->heads, part->width);
+      if (storage::scales_grow) move_rows_of(part->scales, part->heads, 1);
     }
   }
   template <typename Scalar>
@@ -392,11 +391,10 @@ class kv_cache {
       const matrix_view<const std::remove_const_t<Scalar>> from =
           tensor_view<const std::remove_const_t<Scalar>>(tokens).head(entry, h, 0, tokens.rows);
       const matrix_view<Stored> to = part.rows(capacity_).head(b, h, first, tokens.rows);
-      float* scales = detail::storage_traits<Stored>::has_scales
-                          ? part.scales.data() + (b * part.heads + h) * capacity_ + first
-                          : nullptr;
+      const tensor_view<float> scales = part.row_scales(capacity_);
       for (size_type i = 0; i < tokens.rows; ++i)
-        detail::storage_traits<Stored>::store_row(from, to, scales ? scales + i : nullptr, i);
+        detail::storage_traits<Stored>::store_row(
+            from, to, scales.data ? &scales(b, h, first + i, 0) : nullptr, i);
     }
   }
 

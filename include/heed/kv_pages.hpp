@@ -57,7 +57,9 @@ class kv_pages {
         value_scales_(value_scales),
         table_(table),
         lengths_(lengths),
-        batch_(table.sequences()) {
+        batch_(table.sequences()),
+        key_dim_(keys.cols * detail::numbers_in<Stored>),
+        value_dim_(values.cols * detail::numbers_in<Stored>) {
     constexpr const char* name = "kv_pages";
     detail::check_view(name, "keys", keys);
     detail::check_view(name, "values", values);
@@ -66,9 +68,9 @@ class kv_pages {
                         page_rows);
     detail::product(name, "pages * page_rows", {keys.batch, keys.rows});
     check_pool("values", values);
-    if (!detail::storage_traits<Stored>::has_scales &&
+    if (detail::storage_traits<Stored>::scales == detail::scale_of::nothing &&
         !(detail::is_none(key_scales) && detail::is_none(value_scales)))
-      detail::fail_with("heed::kv_pages: scales are for pages of int8");
+      detail::fail_with("heed::kv_pages: scales are for pages of int8 and of 8-bit floats");
     if (!detail::is_none(key_scales)) check_scales("key_scales", key_scales);
     if (!detail::is_none(value_scales)) check_scales("value_scales", value_scales);
     detail::check_list(name, "lengths", lengths);
@@ -89,9 +91,9 @@ class kv_pages {
   /// How many tokens before its own a later query may look back to: -1, all.
   size_type window() const { return -1; }
   /// The keys, as the library's own functions read them.
-  detail::stored_tensor<Stored> keys() const { return view(keys_, key_scales_); }
+  detail::stored_tensor<Stored> keys() const { return view(keys_, key_scales_, key_dim_); }
   /// The values, likewise.
-  detail::stored_tensor<Stored> values() const { return view(values_, value_scales_); }
+  detail::stored_tensor<Stored> values() const { return view(values_, value_scales_, value_dim_); }
 
  private:
   /// As many rows as the keys have.
@@ -108,8 +110,9 @@ class kv_pages {
   }
   /// Lengths are looked at by the call.
   detail::stored_tensor<Stored> view(const tensor_view<const Stored>& pool,
-                                     const tensor_view<const float>& scales) const {
+                                     const tensor_view<const float>& scales, size_type dim) const {
     detail::stored_tensor<Stored> view(pool, scales, batch_, 0);
+    view.cols = dim;
     view.paged = true;
     view.table = table_;
     view.lengths = lengths_;
@@ -130,6 +133,9 @@ class kv_pages {
   page_table table_;
   index_list lengths_, sequences_;
   size_type batch_;
+  size_type key_dim_, value_dim_;  // the last block of a row need not be full
+  template <typename>
+  friend class paged_kv_cache;
 };
 
 /// Keys and values that are views to write through are read all the same.

@@ -37,9 +37,9 @@ HEED_NAMESPACE_BEGIN
 template <typename Stored>
 class paged_kv_cache {
  public:
-  /// A pool of num_pages pages of page_rows tokens each.
+  /// A pool of num_pages pages of page_rows tokens each; scales are for 8-bit floats alone.
   paged_kv_cache(size_type num_pages, size_type page_rows, size_type num_kv_heads,
-                 size_type key_dim, size_type value_dim)
+                 size_type key_dim, size_type value_dim, const head_scales& scales = {})
       : key_{num_pages, page_rows, num_kv_heads, key_dim, {}, {}},
         value_{num_pages, page_rows, num_kv_heads, value_dim, {}, {}},
         tables_(0, page_rows) {
@@ -51,8 +51,10 @@ class paged_kv_cache {
           key_dim, ", value_dim ", value_dim);
     for (const size_type dim : {key_dim, value_dim})
       detail::check_storage("paged_kv_cache", {num_pages, num_kv_heads, page_rows, dim});
-    key_.allocate();
-    value_.allocate();
+    key_.allocate(
+        detail::scales_of<Stored>("paged_kv_cache", "head_scales: key", scales.key, num_kv_heads));
+    value_.allocate(detail::scales_of<Stored>("paged_kv_cache", "head_scales: value", scales.value,
+                                              num_kv_heads));
     tables_ = detail::page_tables(num_pages, page_rows);
   }
 
@@ -271,8 +273,10 @@ class paged_kv_cache {
  private:
   size_type all_tokens() const { return tables_.num_pages() * page_rows(); }
   kv_pages<Stored> all_pages() const {
-    return {key_.all_rows(),     value_.all_rows(), key_.all_scales(),
-            value_.all_scales(), tables_.table(),   tables_.lengths()};
+    kv_pages<Stored> pages(key_.all_rows(), value_.all_rows(), key_.all_scales(),
+                           value_.all_scales(), tables_.table(), tables_.lengths());
+    pages.key_dim_ = key_.dim, pages.value_dim_ = value_.dim;
+    return pages;
   }
 
   detail::saved_header header_of(detail::saved_kind kind) const {

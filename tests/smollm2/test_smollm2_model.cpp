@@ -49,7 +49,7 @@ TEST_CASE("Caches of fewer bits choose the same tokens where the choice is clear
   if (!model_at_hand()) return;
   for (const char* const name : {"plain_unicode", "chat_poem", "chat_long"}) {
     const auto example = right_answers(name);
-    for (const cache_type type : {cache_type::bfloat16, cache_type::int8}) {
+    for (const cache_type type : {cache_type::bfloat16, cache_type::int8, cache_type::int8_block}) {
       CAPTURE(name, int(type));
       session s(smollm(), type, 1);
       Eigen::VectorXf logits = s.read(example["prompt_ids"].get<std::vector<token>>());

@@ -1,18 +1,39 @@
 #pragma once
 
 #include <heed/detail/check.hpp>
+#include <heed/detail/number.hpp>
 #include <heed/detail/params.hpp>
+#include <heed/detail/storage.hpp>
+#include <heed/float8.hpp>
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <limits>
+#include <vector>
 
 // What caches ask of their sizes and of tokens that are appended.
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
+/// Given scales are one for each head, positive and finite; returns them, or 1 for each.
+template <typename Stored>
+std::vector<float> scales_of(const char* function, const char* what,
+                             const std::vector<float>& given, size_type heads) {
+  constexpr bool takes_scales = storage_traits<Stored>::scales == scale_of::head;
+  if (given.empty())
+    return std::vector<float>(static_cast<std::size_t>(takes_scales ? heads : 0), 1.0f);
+  if (!takes_scales)
+    fail_with("heed::", function, ": ", what, ": only caches of 8-bit floats have a scale a head");
+  check_equal(function, what, static_cast<size_type>(given.size()), "num_kv_heads", heads);
+  for (const float scale : given)
+    if (!is_finite(scale) || scale < (std::numeric_limits<float>::min)())
+      fail_with("heed::", function, ": ", what,
+                ": a scale must be a positive normal number, but is ", scale);
+  return given;
+}
 /// A cache of these extents must have a countable size; its largest list takes 8 bytes an element.
 inline void check_storage(const char* function, const std::array<size_type, 4>& extents) {
   const auto some = [&](std::size_t axis) { return (std::max)(extents[axis], size_type{1}); };

@@ -22,7 +22,15 @@
   keyword template void set::forward<set::f32, In, half_bits>(     \
       const forward_params<In, half_bits, float>&) noexcept;       \
   keyword template void set::forward<set::f32, In, std::int8_t>(   \
-      const forward_params<In, std::int8_t, float>&) noexcept;
+      const forward_params<In, std::int8_t, float>&) noexcept;     \
+  keyword template void set::forward<set::f32, In, int8_block>(    \
+      const forward_params<In, int8_block, float>&) noexcept;      \
+  keyword template void set::forward<set::f32, In, int4_block>(    \
+      const forward_params<In, int4_block, float>&) noexcept;      \
+  keyword template void set::forward<set::f32, In, float8_e4m3>(   \
+      const forward_params<In, float8_e4m3, float>&) noexcept;     \
+  keyword template void set::forward<set::f32, In, float8_e5m2>(   \
+      const forward_params<In, float8_e5m2, float>&) noexcept;
 
 #define HEED_PRODUCT_KERNELS(keyword, set, V, In)                               \
   keyword template void set::gemm<set::V, In>(const gemm_params<In>&) noexcept; \
@@ -77,6 +85,10 @@
   HEED_DECODE_KERNELS(keyword, set, f32, bfloat16_bits, float)              \
   HEED_DECODE_KERNELS(keyword, set, f32, half_bits, float)                  \
   HEED_DECODE_KERNELS(keyword, set, f32, std::int8_t, float)                \
+  HEED_DECODE_KERNELS(keyword, set, f32, int8_block, float)                 \
+  HEED_DECODE_KERNELS(keyword, set, f32, int4_block, float)                 \
+  HEED_DECODE_KERNELS(keyword, set, f32, float8_e4m3, float)                \
+  HEED_DECODE_KERNELS(keyword, set, f32, float8_e5m2, float)                \
   HEED_DECODE_KERNELS(keyword, set, f64, double, double)                    \
   HEED_MERGE_KERNEL(keyword, set, f32, float, float)                        \
   HEED_MERGE_KERNEL(keyword, set, f32, bfloat16_bits, float)                \

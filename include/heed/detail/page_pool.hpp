@@ -7,54 +7,57 @@
 #include <algorithm>
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
-/// Keys or values of every page: [num_pages, heads, page_rows, dim], and the scales of int8.
+/// Keys or values of every page: [num_pages, heads, page_rows, dim], in as many elements a row as
+/// hold dim numbers, and their scales.
 template <typename Stored>
 struct page_pool {
+  static constexpr bool has_row_scales = storage_traits<Stored>::scales == scale_of::row;
   size_type num_pages, page_rows, heads, dim;
   std::vector<Stored> elements;
   std::vector<float> scales;
 
   page_pool without_pages() const { return {0, page_rows, heads, dim, {}, {}}; }
-  void allocate() {
-    elements.resize(static_cast<std::size_t>(num_pages * heads * page_rows * dim));
-    if (storage_traits<Stored>::has_scales)
-      scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));
+  size_type width() const { return elements_of<Stored>(dim); }
+  void allocate(std::vector<float> scales_of_heads) {
+    elements.resize(static_cast<std::size_t>(num_pages * heads * page_rows * width()));
+    scales = std::move(scales_of_heads);
+    if (has_row_scales) scales.resize(static_cast<std::size_t>(num_pages * heads * page_rows));
   }
   size_type bytes() const {
     return static_cast<size_type>(elements.size() * sizeof(Stored) + scales.size() * sizeof(float));
   }
   tensor_view<const Stored> all_rows() const {
-    return bhnd(elements.data(), num_pages, heads, page_rows, dim);
+    return bhnd(elements.data(), num_pages, heads, page_rows, width());
   }
   tensor_view<const float> all_scales() const {
-    if (scales.empty()) return {};
-    return bhnd(scales.data(), num_pages, heads, page_rows, 1);
+    return view_scales<Stored>(scales.data(), num_pages, heads, page_rows);
   }
   void copy_page(size_type from, size_type to) {
-    const size_type page = heads * page_rows;
-    std::copy(elements.begin() + from * page * dim, elements.begin() + (from + 1) * page * dim,
-              elements.begin() + to * page * dim);
-    if (!scales.empty())
+    const size_type page = heads * page_rows, whole = page * width();
+    std::copy(elements.begin() + from * whole, elements.begin() + (from + 1) * whole,
+              elements.begin() + to * whole);
+    if (has_row_scales)
       std::copy(scales.begin() + from * page, scales.begin() + (from + 1) * page,
                 scales.begin() + to * page);
   }
   /// Of one token.
   size_type row_bytes() const {
-    return heads * (dim * size_type{sizeof(Stored)} +
-                    (storage_traits<Stored>::has_scales ? size_type{sizeof(float)} : 0));
+    return heads *
+           (width() * size_type{sizeof(Stored)} + (has_row_scales ? size_type{sizeof(float)} : 0));
   }
   /// The first `rows` rows of all heads of a page, to bytes or from them.
   template <typename Pool, typename Bytes>
   static void move_rows(Pool& pool, size_type page, size_type rows, Bytes& bytes) {
     for (size_type h = 0; h < pool.heads; ++h) {
       const size_type first = (page * pool.heads + h) * pool.page_rows;
-      bytes.move(pool.elements.data() + first * pool.dim, rows * pool.dim);
-      if (!pool.scales.empty()) bytes.move(pool.scales.data() + first, rows);
+      bytes.move(pool.elements.data() + first * pool.width(), rows * pool.width());
+      if (has_row_scales) bytes.move(pool.scales.data() + first, rows);
     }
   }
   template <typename Scalar>
@@ -62,10 +65,10 @@ struct page_pool {
     using Element = std::remove_const_t<Scalar>;
     for (size_type h = 0; h < heads; ++h) {
       const matrix_view<Stored> to =
-          bhnd(elements.data(), num_pages, heads, page_rows, dim).head(page, h, row, 1);
-      float* scale = scales.empty()
-                         ? nullptr
-                         : &scales[static_cast<std::size_t>((page * heads + h) * page_rows + row)];
+          bhnd(elements.data(), num_pages, heads, page_rows, width()).head(page, h, row, 1);
+      const tensor_view<float> all =
+          view_scales<Stored>(scales.data(), num_pages, heads, page_rows);
+      float* const scale = all.data ? &all(page, h, row, 0) : nullptr;
       storage_traits<Stored>::store_row(tensor_view<const Element>(tokens).head(0, h, i, 1), to,
                                         scale, 0);
     }

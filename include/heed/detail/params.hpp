@@ -2,6 +2,8 @@
 
 #include <heed/detail/abi.hpp>
 #include <heed/detail/integers.hpp>
+#include <heed/float8.hpp>
+#include <heed/quantised.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -137,7 +139,8 @@ struct stored_rows {
   // rows are one `row` apart.
   integers pages;
   size first = 0, page_rows = 1, page_stride = 0;
-  const float* scales = nullptr;  // the factor of each row; null: 1
+  const float* scales = nullptr;  // the factor of each row (where rows share it, scale_row is 0);
+                                  // null: 1
   size scale_row = 0, scale_page_stride = 0;
   bool gather = false;  // a block of rows is copied before it is multiplied, though a kernel could
                         // read it in place
@@ -162,8 +165,13 @@ struct stored_rows {
   /// Element c of row j as a number of type Acc.
   template <typename Acc>
   Acc at(size j, size c) const {
-    const Acc element(row_at(j)[c * col]);
-    return scales ? Acc(element * Acc(*scale_at(j))) : element;
+    constexpr size each = numbers_in<Stored>;
+    if constexpr (each > 1) {
+      return Acc(row_at(j)[c / each][c % each]);
+    } else {
+      const Acc element(row_at(j)[c * col]);
+      return scales ? Acc(element * Acc(*scale_at(j))) : element;
+    }
   }
 };
 

@@ -62,7 +62,8 @@ struct problem {
   /// Whether a row of keys, and of values, continues with that of the next head: those of a token
   /// are one run of memory.
   bool heads_adjoin() const {
-    return key.elements.head_stride == key.cols && value.elements.head_stride == value.cols;
+    return key.elements.head_stride == key.elements.cols &&
+           value.elements.head_stride == value.elements.cols;
   }
   /// Query heads that share one key/value head.
   size_type group() const { return key.heads > 0 ? query.heads / key.heads : 1; }

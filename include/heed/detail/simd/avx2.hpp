@@ -62,6 +62,24 @@ struct f32 {
     return {_mm256_cvtepi32_ps(
         _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))};
   }
+  HEED_INLINE static __m128i load_upper(const void* p) {  // each byte above one of 0
+    return _mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64(static_cast<const __m128i*>(p)));
+  }
+  HEED_INLINE static f32 load(const float8_e5m2* p) { return {_mm256_cvtph_ps(load_upper(p))}; }
+  HEED_INLINE static f32 load(const float8_e4m3* p) {
+    // As a half it is 2^-8 of itself, with a bit of the sign to clear in between; only NaN, all
+    // ones, carries into that bit, and is NaN with it.
+    const __m128i bit = _mm_set1_epi16(0x4000);
+    const __m128i half = _mm_andnot_si128(bit, _mm_srai_epi16(load_upper(p), 1));
+    const __m128i nan = _mm_and_si128(bit, _mm_add_epi16(half, _mm_set1_epi16(0x80)));
+    return {_mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(half, nan)), _mm256_set1_ps(256))};
+  }
+  HEED_INLINE static void load_pairs(const std::uint8_t* p, f32& low, f32& high) {
+    const __m256i pairs =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    low = {_mm256_cvtepi32_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(15)))};
+    high = {_mm256_cvtepi32_ps(_mm256_srli_epi32(pairs, 4))};
+  }
   template <typename Bits>
   HEED_INLINE static f32 load(const Bits* p) {
     return widen(p, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

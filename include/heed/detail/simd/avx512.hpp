@@ -58,19 +58,40 @@ struct f32 {
   HEED_INLINE __m256i narrow(const half_bits*) const {
     return _mm512_cvtps_ph(reg, _MM_FROUND_TO_NEAREST_INT);
   }
-  HEED_INLINE static f32 load(const std::int8_t* p) {
-    return {_mm512_cvtepi32_ps(
-        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+  HEED_INLINE static f32 widen(const std::int8_t*, __m128i u) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(u))};
   }
-  HEED_INLINE static f32 load(const std::int8_t* p, size n) {
-    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first_bits(n), p)))};
+  HEED_INLINE static f32 widen(const float8_e5m2*, __m128i u) {
+    return {_mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(u), 8))};
+  }
+  HEED_INLINE static f32 widen(const float8_e4m3*, __m128i u) {
+    // As a half it is 2^-8 of itself, with a bit of the sign to clear in between; only NaN, all
+    // ones, carries into that bit, and is NaN with it.
+    const __m256i bit = _mm256_set1_epi16(0x4000);
+    const __m256i half = _mm256_andnot_si256(bit, _mm256_slli_epi16(_mm256_cvtepi8_epi16(u), 7));
+    const __m256i nan = _mm256_and_si256(bit, _mm256_add_epi16(half, _mm256_set1_epi16(0x80)));
+    return {_mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(half, nan)), _mm512_set1_ps(256))};
+  }
+  HEED_INLINE static void load_pairs(const std::uint8_t* p, f32& low, f32& high) {
+    const __m512i pairs =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    low = {_mm512_cvtepi32_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(15)))};
+    high = {_mm512_cvtepi32_ps(_mm512_srli_epi32(pairs, 4))};
   }
   template <typename Bits>
-  HEED_INLINE static f32 load(const Bits* p) {
+  HEED_INLINE static std::enable_if_t<sizeof(Bits) == 1, f32> load(const Bits* p) {
+    return widen(p, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  template <typename Bits>
+  HEED_INLINE static std::enable_if_t<sizeof(Bits) == 1, f32> load(const Bits* p, size n) {
+    return widen(p, _mm_maskz_loadu_epi8(first_bits(n), p));
+  }
+  template <typename Bits>
+  HEED_INLINE static std::enable_if_t<sizeof(Bits) == 2, f32> load(const Bits* p) {
     return widen(p, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
   template <typename Bits>
-  HEED_INLINE static f32 load(const Bits* p, size n) {
+  HEED_INLINE static std::enable_if_t<sizeof(Bits) == 2, f32> load(const Bits* p, size n) {
     return widen(p, _mm256_maskz_loadu_epi16(first_bits(n), p));
   }
   template <typename Bits>

@@ -44,6 +44,30 @@ struct f32 {
     return {
         vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p))))};
   }
+  HEED_INLINE static uint16x4_t load_upper(const void* p) {  // each byte above one of 0
+    std::uint32_t bytes;
+    __builtin_memcpy(&bytes, p, 4);
+    return vget_low_u16(vshll_n_u8(vcreate_u8(bytes), 8));
+  }
+  HEED_INLINE static f32 load(const float8_e5m2* p) {
+    return {vcvt_f32_f16(vreinterpret_f16_u16(load_upper(p)))};
+  }
+  HEED_INLINE static f32 load(const float8_e4m3* p) {
+    // As a half it is 2^-8 of itself, with a bit of the sign to clear in between; only NaN, all
+    // ones, carries into that bit, and is NaN with it.
+    const int16x4_t shifted = vshr_n_s16(vreinterpret_s16_u16(load_upper(p)), 1);
+    const uint16x4_t bit = vdup_n_u16(0x4000);
+    const uint16x4_t half = vbic_u16(vreinterpret_u16_s16(shifted), bit);
+    const uint16x4_t nan = vand_u16(bit, vadd_u16(half, vdup_n_u16(0x80)));
+    return {vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(vorr_u16(half, nan))), 256)};
+  }
+  HEED_INLINE static void load_pairs(const std::uint8_t* p, f32& low, f32& high) {
+    std::uint32_t bytes;
+    __builtin_memcpy(&bytes, p, 4);
+    const uint32x4_t pairs = vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(bytes))));
+    low = {vcvtq_f32_u32(vandq_u32(pairs, vdupq_n_u32(15)))};
+    high = {vcvtq_f32_u32(vshrq_n_u32(pairs, 4))};
+  }
   HEED_INLINE void store(bfloat16_bits* p) const {
     const uint32x4_t u = vreinterpretq_u32_f32(reg);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));

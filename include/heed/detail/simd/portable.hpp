@@ -65,6 +65,16 @@ HEED_INLINE float widen(half_bits x) {
   return from_vector_bits<float>(
       ((magnitude << 13) + rebias + (magnitude >= 0x7c00u ? rebias : 0u)) | sign);
 }
+HEED_INLINE float widen(float8_e5m2 x) {
+  return widen(half_bits{static_cast<std::uint16_t>(x.bits << 8)});
+}
+HEED_INLINE float widen(float8_e4m3 x) {
+  // As a half it is 2^-8 of itself; only NaN, all ones, carries into the bit below the sign, and is
+  // NaN with it.
+  const std::uint32_t half = (x.bits & 0x7fu) << 7, nan = (half + 0x80u) & 0x4000u,
+                      sign = (x.bits & 0x80u) << 8;
+  return 256 * widen(half_bits{static_cast<std::uint16_t>(half | nan | sign)});
+}
 HEED_INLINE void narrow(float x, float& to) { to = x; }
 HEED_INLINE void narrow(double x, double& to) { to = x; }
 HEED_INLINE void narrow(float x, bfloat16_bits& to) {
@@ -116,6 +126,13 @@ struct portable_vector {
   template <typename In>
   HEED_INLINE static portable_vector load(const In* p, size n) {
     HEED_EACH_LANE(portable_vector, i < n ? widen(p[i]) : Scalar(0));
+  }
+  HEED_INLINE static void load_pairs(const std::uint8_t* p, portable_vector& low,
+                                     portable_vector& high) {
+    for (int i = 0; i < Lanes; ++i) {
+      low.lane[i] = static_cast<Scalar>(p[i] & 15);
+      high.lane[i] = static_cast<Scalar>(p[i] >> 4);
+    }
   }
   template <typename Out>
   HEED_INLINE void store(Out* p) const {

@@ -44,7 +44,8 @@
 //                                 rest are 0 and memory past them is not touched
 //   v.store(p)  v.store(p, n)     the mirror image. f32 also loads and stores bfloat16_bits* and
 //                                 half_bits* (stores round to nearest even), and loads
-//                                 std::int8_t*
+//                                 std::int8_t*, float8_e4m3* and float8_e5m2*
+//   V::load_pairs(p, low, high)   the lower 4 bits of `lanes` bytes, and the upper; f32 alone
 //   a + b  a - b  a * b  a / b    fma(a, b, c) = a * b + c, one rounding where the CPU has it
 //   (max)(a, b)                   a > b ? a : b, so b where either is NaN (unless the build
 //                                 promises that there are none); in parentheses, because a Windows

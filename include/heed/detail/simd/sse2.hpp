@@ -63,8 +63,33 @@ struct f32 {
     odd = {_mm_castsi128_ps(_mm_and_si128(u, _mm_set1_epi32(-0x10000)))};
   }
   HEED_INLINE static f32 load(const half_bits* p) {
-    const __m128i u = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)),
-                                         _mm_setzero_si128());
+    return widen_halves(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  }
+  HEED_INLINE static __m128i load_upper(const void* p) {  // each byte above one of 0
+    int bytes;
+    __builtin_memcpy(&bytes, p, 4);
+    return _mm_unpacklo_epi8(_mm_setzero_si128(), _mm_cvtsi32_si128(bytes));
+  }
+  HEED_INLINE static f32 load(const float8_e5m2* p) { return widen_halves(load_upper(p)); }
+  HEED_INLINE static f32 load(const float8_e4m3* p) {
+    // As a half it is 2^-8 of itself, with a bit of the sign to clear in between; only NaN, all
+    // ones, carries into that bit, and is NaN with it.
+    const __m128i bit = _mm_set1_epi16(0x4000);
+    const __m128i half = _mm_andnot_si128(bit, _mm_srai_epi16(load_upper(p), 1));
+    const __m128i nan = _mm_and_si128(bit, _mm_add_epi16(half, _mm_set1_epi16(0x80)));
+    return {_mm_mul_ps(widen_halves(_mm_or_si128(half, nan)).reg, _mm_set1_ps(256))};
+  }
+  HEED_INLINE static void load_pairs(const std::uint8_t* p, f32& low, f32& high) {
+    int bytes;
+    __builtin_memcpy(&bytes, p, 4);
+    const __m128i zero = _mm_setzero_si128();
+    const __m128i pairs =
+        _mm_unpacklo_epi16(_mm_unpacklo_epi8(_mm_cvtsi32_si128(bytes), zero), zero);
+    low = {_mm_cvtepi32_ps(_mm_and_si128(pairs, _mm_set1_epi32(15)))};
+    high = {_mm_cvtepi32_ps(_mm_srli_epi32(pairs, 4))};
+  }
+  HEED_INLINE static f32 widen_halves(__m128i halves) {
+    const __m128i u = _mm_unpacklo_epi16(halves, _mm_setzero_si128());
     const __m128i magnitude = _mm_and_si128(u, _mm_set1_epi32(0x7fff));
     const __m128i rebias = _mm_set1_epi32(
         112 << 23);  // the exponent's bias goes from 15 to 127; twice that makes 31 to 255
