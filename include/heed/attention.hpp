@@ -1,8 +1,8 @@
 #pragma once
 
 #include <heed/detail/inputs.hpp>
-#include <heed/detail/plan.hpp>
 #include <heed/detail/make_problem.hpp>
+#include <heed/detail/plan.hpp>
 #include <heed/workspace.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -2,8 +2,8 @@
 
 #include <heed/detail/check.hpp>
 #include <heed/detail/inputs.hpp>
-#include <heed/detail/plan.hpp>
 #include <heed/detail/make_problem.hpp>
+#include <heed/detail/plan.hpp>
 #include <heed/options.hpp>
 #include <heed/reference.hpp>
 #include <heed/tensor.hpp>
