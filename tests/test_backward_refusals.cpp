@@ -269,11 +269,11 @@ TEST_CASE("a ragged backward call refuses starts that do not fit and terms that 
   heed::rows<float> grad_pairs = heed::rows<float>::Constant(10, 10, -7);
   const testing::mask keep = testing::mask::Constant(10, 10, true);
   const std::vector<size_type> lengths{10};
-  refuse_starts(good, good, {"bias", "not supported for ragged batches"}, heed::bias(pairs));
-  refuse_starts(good, good, {"bias", "not supported for ragged batches"}, heed::bias(pairs),
+  refuse_starts(good, good, {"bias", "the sizes of a padded batch"}, heed::bias(pairs));
+  refuse_starts(good, good, {"bias", "the sizes of a padded batch"}, heed::bias(pairs),
                 heed::grad_bias(grad_pairs));
-  refuse_starts(good, good, {"keep", "not supported for ragged batches"}, heed::keep(keep));
-  refuse_starts(good, good, {"key_lengths", "not supported for ragged batches"},
+  refuse_starts(good, good, {"keep", "the sizes of a padded batch"}, heed::keep(keep));
+  refuse_starts(good, good, {"key_lengths: entries 1", "query's batch 2"},
                 heed::key_lengths(lengths));
   CHECK((dq.array() == -7).all());
   CHECK((dk.array() == -7).all());
