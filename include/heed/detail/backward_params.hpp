@@ -24,10 +24,10 @@ struct strided_rows {
   Element* at(size r) const { return data + r * row; }
 };
 
-/// What the products of a head's terms add up to over a block of queries.
-template <typename Acc>
+/// What the products of a head's terms add up to over a block of queries: in double, for what
+/// rows add may cancel.
 struct backward_sums {
-  Acc alibi = 0, logit_scale = 0;
+  double alibi = 0, logit_scale = 0;
 };
 
 /// A query head of a task.
@@ -39,8 +39,8 @@ struct backward_head {
   score_params<Acc> score;
   Acc logit_scale = 1;  // of the head, in score.scale too
   bool has_logit_scale = false;
-  strided_rows<Acc> grad_bias;         // no data: not wanted
-  backward_sums<Acc>* sums = nullptr;  // of each block of queries; null: not wanted
+  strided_rows<Acc> grad_bias;    // no data: not wanted
+  backward_sums* sums = nullptr;  // of each block of queries; null: not wanted
 
   /// Whether terms need the dot products after they have become weights.
   bool keeps_scores() const { return score.capped() || score.score_hook.run || has_logit_scale; }
@@ -93,7 +93,7 @@ struct panel_rows {
 template <typename Acc>
 struct backward_notes {
   bool keys_finite, careful;
-  backward_sums<Acc> sums;
+  backward_sums sums;
 };
 
 /// Where a task keeps what. A panel is as many keys as a register tile is wide.

@@ -95,7 +95,7 @@ struct backward_plan : scratch_layout {
 
     shift = take<Acc>(rows);
     delta = take<Acc>(rows);
-    sums = take<backward_sums<Acc>>(blocks);
+    sums = take<backward_sums>(blocks);
     turns = take<std::atomic<size_type>>(blocks);
     grad_query = take<Acc>(own_sums ? rows * padded_row(d_k) : 0);
     task_bytes = backward_layout<Acc>(queries, d_k, d_v, needs).bytes();
@@ -161,7 +161,7 @@ class backward_run {
     if (p.terms.grad_bias)
       one.grad_bias = kernel_view<Acc>(p.forward.from_first_key(p.terms.grad_bias->view, b, h));
     if (p.terms.grad_alibi || p.terms.grad_logit_scales)
-      one.sums = at<backward_sums<Acc>>(plan.sums) + first_block(b, h);
+      one.sums = at<backward_sums>(plan.sums) + first_block(b, h);
     return one;
   }
 
@@ -186,7 +186,7 @@ class backward_run {
     for (size_type i = i0; i < i0 + count; ++i) std::fill_n(to.at(i), p.forward.query.cols, Acc(0));
     const index_range keys = reached_keys(p.forward.band(b), i0, i0 + count, p.forward.n_kv(b));
     new (at<turn>(plan.turns) + first_block(b, h) + block) turn(keys.begin / backward_keys);
-    at<backward_sums<Acc>>(plan.sums)[first_block(b, h) + block] = {};
+    at<backward_sums>(plan.sums)[first_block(b, h) + block] = {};
   }
 
   /// A block of keys of head g, with all queries that see it.
@@ -244,10 +244,10 @@ class backward_run {
       double alibi = 0, logit_scale = 0, sink = 0;
       for (size_type b = 0; b < forward.batch(); ++b) {
         if (each_alibi) alibi = 0;
-        const auto* const sums = at<backward_sums<Acc>>(plan.sums) + first_block(b, h);
+        const auto* const sums = at<backward_sums>(plan.sums) + first_block(b, h);
         for (size_type i = 0; i * queries < forward.n_q(b); ++i) {
-          alibi += static_cast<double>(sums[i].alibi);
-          logit_scale += static_cast<double>(sums[i].logit_scale);
+          alibi += sums[i].alibi;
+          logit_scale += sums[i].logit_scale;
         }
         if (p.terms.grad_alibi) term_head(p.terms.grad_alibi->view, b, h)(0, 0) = Acc(alibi);
         const auto score = forward.score(b, h);
