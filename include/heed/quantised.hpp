@@ -55,8 +55,9 @@ struct int4_block {
     return x;
   }
 
-  std::uint16_t scale, minimum;  ///< the bits of two bfloat16
-  std::uint8_t pairs[16];        ///< two numbers each
+  std::uint16_t scale;     ///< the step, in the bits of a bfloat16
+  std::uint16_t minimum;   ///< likewise
+  std::uint8_t pairs[16];  ///< two numbers each
 };
 
 namespace detail {

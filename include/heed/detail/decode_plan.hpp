@@ -129,15 +129,15 @@ struct decode_plan {
   size_type score_bytes = 0, query_bytes = 0, head_bytes = 0, params_bytes = 0, worker_bytes = 0;
   size_type result_size = 0;   // elements that a part of a head leaves
   size_type result_bytes = 0;  // of all parts of a bundle
-  size_type slots = 0;         // bundles of more than a part that may be at work at the same time
+  size_type slot_count = 0;    // bundles of more than a part that may be at work at the same time
   size_type order_bytes = 0;   // of the numbers of sequences among those of more than a part
   size_type bytes = 0;         // of all workers, slots and numbers
   int workers = 1;
 };
 
-/// Where parts of a bundle meet. Bundles take slots in turns; who ends the last part of one merges
-/// them, and lets the next bundle in. Tasks begin in ascending order: whoever waits waits for tasks
-/// that have begun, and the first of those for nobody.
+/// Where parts of a bundle meet. Bundles take slots in turns; who ends the last part of one
+/// merges them, and lets the next bundle in. Tasks begin in ascending order: whoever waits waits
+/// for tasks that have begun, and the first of those for nobody.
 struct decode_slot {
   std::atomic<size_type> turn, ended;
 };
@@ -174,11 +174,12 @@ decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
   plan.worker_bytes = plan.params_bytes + plan.heads * plan.head_bytes +
                       decode_copies_layout<Acc>(plan.rows, d_k, d_v).bytes() + part_bytes;
   if (plan.longest > 1) {
-    plan.slots = plan.workers;
+    plan.slot_count = plan.workers;
     plan.result_bytes = padded_bytes(size_type{sizeof(decode_slot)}) + plan.longest * part_bytes;
     plan.order_bytes = padded_bytes(batch * size_type{sizeof(size_type)});
   }
-  plan.bytes = plan.workers * plan.worker_bytes + plan.slots * plan.result_bytes + plan.order_bytes;
+  plan.bytes =
+      plan.workers * plan.worker_bytes + plan.slot_count * plan.result_bytes + plan.order_bytes;
   return plan;
 }
 
@@ -223,7 +224,7 @@ class decode_run {
   /// For sequence b, how many before it have more than a part.
   size_type* order() const {
     return reinterpret_cast<size_type*>(scratch + plan.workers * plan.worker_bytes +
-                                        plan.slots * plan.result_bytes);
+                                        plan.slot_count * plan.result_bytes);
   }
   /// The parts of the n-th head of a bundle, where `parts` have room.
   decode_results<Acc> results_of(unsigned char* memory, size_type b, size_type n,
@@ -290,12 +291,12 @@ class decode_run {
   /// Before the first task.
   template <typename Chosen>
   void prepare(const Chosen& chosen) const {
-    for (size_type slot = 0; slot < plan.slots; ++slot) {
+    for (size_type slot = 0; slot < plan.slot_count; ++slot) {
       decode_slot* const made = new (slot_memory(slot)) decode_slot;
       made->turn = slot, made->ended = 0;
     }
     size_type before = 0;
-    for (size_type b = 0; plan.slots > 0 && b < p.batch(); ++b) {
+    for (size_type b = 0; plan.slot_count > 0 && b < p.batch(); ++b) {
       order()[b] = before;
       before += chosen(b) && p.n_q(b) > 0 && cut_keys(p, b).parts() > 1;
     }
@@ -313,7 +314,7 @@ class decode_run {
 
     const bool alone = parts == 1;
     const size_type turn = alone ? 0 : order()[b] * plan.bundles + bundle,
-                    slot = alone ? 0 : turn % plan.slots;
+                    slot = alone ? 0 : turn % plan.slot_count;
     unsigned char* const results =
         alone ? copies + copies_at.bytes()
               : slot_memory(slot) + padded_bytes(size_type{sizeof(decode_slot)});
@@ -331,7 +332,7 @@ class decode_run {
       merge(b, first + n, results_of(results, b, n, parts), parts);
     if (alone) return;
     slot_at(slot).ended.store(0, std::memory_order_relaxed);
-    slot_at(slot).turn.store(turn + plan.slots, std::memory_order_release);
+    slot_at(slot).turn.store(turn + plan.slot_count, std::memory_order_release);
   }
 };
 

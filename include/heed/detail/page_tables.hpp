@@ -130,17 +130,17 @@ class page_tables {
   /// Reads the tables of so many sequences, where there are none, from at most `left` numbers,
   /// whatever those are.
   void read(const char* function, byte_reader& in, size_type num_sequences, size_type left) {
-    const auto check = [&](bool right, const char* what) {
+    const auto must_be = [&](bool right, const char* what) {
       if (!right)
         fail_with("heed::", function, ": ", what, " in the bytes are not those of a cache of ",
                   num_pages(), " pages");
     };
-    check(num_sequences >= 0 && num_sequences <= left, "the sequences");
+    must_be(num_sequences >= 0 && num_sequences <= left, "the sequences");
     left -= num_sequences;
     lengths_.resize(static_cast<std::size_t>(num_sequences));
     in.move(lengths_.data(), num_sequences);
     for (size_type s = 0; s < num_sequences; ++s) {
-      check(length(s) >= gone && held(s) <= (std::min)(num_pages(), left), "the lengths");
+      must_be(length(s) >= gone && held(s) <= (std::min)(num_pages(), left), "the lengths");
       left -= held(s);
       room_ = (std::max)(room_, held(s));
     }
@@ -149,7 +149,7 @@ class page_tables {
     for (size_type s = 0; s < num_sequences; ++s) {
       in.move(row(s), held(s));
       for (size_type place = 0; place < held(s); ++place)
-        check(pages(s)[place] >= 0 && pages(s)[place] < num_pages(), "the pages");
+        must_be(pages(s)[place] >= 0 && pages(s)[place] < num_pages(), "the pages");
       hold(s);
     }
     list_free_pages();

@@ -43,8 +43,8 @@ inline std::uint64_t checksum(const void* data, size_type bytes, std::uint64_t s
 inline std::uint64_t checksum(saved_header header, const void* data) {
   header.checksum = 0;
   const size_type begin = sizeof header;
-  return checksum(static_cast<const char*>(data) + begin,
-                  static_cast<size_type>(header.bytes) - begin, checksum(&header, begin, 0));
+  return checksum(static_cast<const char*>(data) + begin, header.bytes - begin,
+                  checksum(&header, begin, 0));
 }
 
 /// Writes elements one after the other.
@@ -80,7 +80,7 @@ inline void check_bytes(const char* function, const void* data, size_type bytes,
 template <typename Write>
 void save_bytes(const char* function, saved_header header, void* to, size_type bytes,
                 const Write& write) {
-  check_bytes(function, to, bytes, static_cast<size_type>(header.bytes));
+  check_bytes(function, to, bytes, header.bytes);
   byte_writer out{static_cast<char*>(to) + sizeof header};
   write(out);
   header.checksum = checksum(header, to);
@@ -108,15 +108,14 @@ inline saved_header check_saved(const char* function, const saved_header& expect
     fail_with("heed::", function, ": the bytes hold ", type, ", but the cache is of ",
               expected.type);
   }
-  const auto check = [&](const char* what, std::int64_t got, std::int64_t wanted) {
-    check_equal(function, what, static_cast<size_type>(got), "the cache's",
-                static_cast<size_type>(wanted));
+  const auto check_one = [&](const char* what, std::int64_t got, std::int64_t wanted) {
+    check_equal(function, what, got, "the cache's", wanted);
   };
-  check("the bytes: page_rows", header.page_rows, expected.page_rows);
-  check("the bytes: num_kv_heads", header.num_kv_heads, expected.num_kv_heads);
-  check("the bytes: key_dim", header.key_dim, expected.key_dim);
-  check("the bytes: value_dim", header.value_dim, expected.value_dim);
-  check("the bytes: num_pages", header.num_pages, expected.num_pages);
+  check_one("the bytes: page_rows", header.page_rows, expected.page_rows);
+  check_one("the bytes: num_kv_heads", header.num_kv_heads, expected.num_kv_heads);
+  check_one("the bytes: key_dim", header.key_dim, expected.key_dim);
+  check_one("the bytes: value_dim", header.value_dim, expected.value_dim);
+  check_one("the bytes: num_pages", header.num_pages, expected.num_pages);
   if (header.bytes < std::int64_t{sizeof header} || header.bytes > bytes)
     fail_with("heed::", function, ": the header speaks of ", header.bytes, " bytes, but there are ",
               bytes);

@@ -54,7 +54,7 @@ void check_ragged(const char* function, const Problem& p) {
 /// Terms that have a part for each sequence: as many parts, and each as large as its sequence.
 template <typename Problem>
 void check_each_sequence(const char* function, const Problem& p) {
-  const auto check = [&](const char* what, const auto& term) {
+  const auto check_one = [&](const char* what, const auto& term) {
     if (!term) return;
     check_equal(function, what, term->count, "the call's sequences", p.batch());
     for (size_type b = 0; b < p.batch(); ++b) {
@@ -71,8 +71,8 @@ void check_each_sequence(const char* function, const Problem& p) {
       fits("n_kv", view.cols, p.n_kv(b));
     }
   };
-  check("keep_each", p.terms.keep_each);
-  check("bias_each", p.terms.bias_each);
+  check_one("keep_each", p.terms.keep_each);
+  check_one("bias_each", p.terms.bias_each);
   if (!p.terms.packed_bits) return;
   const packed_bits_term& bits = *p.terms.packed_bits;
   check_list(function, "packed_keep_bits: starts", bits.starts);
