@@ -10,6 +10,7 @@
 
 #include "support/gradient.hpp"
 #include "support/refusal.hpp"
+#include "support/variations.hpp"
 
 using heed::size_type;
 
@@ -439,21 +440,12 @@ struct packed {
   }
 };
 
-const std::vector<heed::attention_options> ragged_options = [] {
-  std::vector<heed::attention_options> all(4);
-  all[1].causal = heed::causal::bottom_right;
-  all[2].causal = heed::causal::top_left;
-  all[3].window_left = 3;
-  all[3].window_right = 5;
-  return all;
-}();
-
 }  // namespace
 
 TEMPLATE_TEST_CASE("gradients of a ragged batch are those of its sequences one by one, bit for bit",
                    "", float, double, Eigen::bfloat16) {
   using Acc = heed::accumulator_t<TestType>;
-  for (const heed::attention_options& given : ragged_options)
+  for (const heed::attention_options& given : testing::position_options())
     for (const heed::isa target : testing::isas())
       for (const int threads : {1, 3}) {
         heed::attention_options options = given;
@@ -503,7 +495,7 @@ TEMPLATE_TEST_CASE("gradients of a ragged batch are those of its sequences one b
 }
 
 TEST_CASE("gradients of a ragged batch are as exact as the reference's") {
-  for (const heed::attention_options& given : ragged_options) {
+  for (const heed::attention_options& given : testing::position_options()) {
     heed::attention_options options = given;
     packed<float> same;
     packed<double> exact;
@@ -538,7 +530,7 @@ TEST_CASE("what is no number in one document of a ragged batch stays there") {
   spoilt.key.middleRows(k, n_kv).setConstant(std::numeric_limits<float>::infinity());
   spoilt.value.middleRows(k, n_kv).setConstant(nan_value);
   spoilt.grad_out.middleRows(q, n_q).setConstant(nan_value);
-  for (const heed::attention_options& given : ragged_options)
+  for (const heed::attention_options& given : testing::position_options())
     for (const heed::isa target : testing::isas()) {
       INFO(testing::name_of(target));
       heed::attention_options options = given;

@@ -279,4 +279,20 @@ TEST_CASE("a ragged backward call refuses starts that do not fit and terms that 
   CHECK((dk.array() == -7).all());
   CHECK((dv.array() == -7).all());
   CHECK((grad_pairs.array() == -7).all());
+
+  // a mask in bits is read too
+  std::vector<std::uint8_t> bits(10 * 8 * sizeof(float), 255);
+  const std::vector<size_type> bits_from{0, 2};
+  const heed::tensor_view<float> over_bits =
+      heed::bhnd(reinterpret_cast<float*>(bits.data()), 1, 1, 10, 8);
+  heed::workspace memory;
+  const auto in = heed::view(x);
+  testing::check_refused(
+      [&] {
+        heed::ragged_attention_backward_into(in, in, in, in, heed::view(lse), in, over_bits,
+                                             heed::writable_view(dk), heed::writable_view(dv), good,
+                                             good, {}, memory,
+                                             heed::packed_keep_bits(bits, bits_from));
+      },
+      {"heed::ragged_attention_backward_into: ", "grad_query", "packed_keep_bits"});
 }

@@ -104,6 +104,14 @@ void check_each(const std::string& function, const std::vector<argument>& argume
 constexpr heed::size_type dense = heads * head, column = heads * n * element,
                           vector = heads * element, one = head;
 
+/// Ends the one sequence of n tokens in the starts of queries, of 32 bits, and of keys.
+void fill_starts(arena& a, std::size_t queries, std::size_t keys) {
+  const std::int32_t query_end = n;
+  const heed::size_type key_end = n;
+  std::memcpy(a.at<unsigned char>(queries) + 4, &query_end, sizeof query_end);
+  std::memcpy(a.at<unsigned char>(keys) + 8, &key_end, sizeof key_end);
+}
+
 }  // namespace
 
 TEST_CASE("attention refuses an output that overlaps an input, a term or the other output") {
@@ -191,12 +199,7 @@ TEST_CASE("ragged attention refuses an output that overlaps an input or the star
       {"value", dense},
       {"query_starts", 2 * element},
       {"key_starts", 2 * heed::size_type{sizeof(heed::size_type)}}};
-  const auto fill = [](arena& a) {
-    const std::int32_t query_end = n;
-    const heed::size_type key_end = n;
-    std::memcpy(a.at<unsigned char>(5) + 4, &query_end, sizeof query_end);
-    std::memcpy(a.at<unsigned char>(6) + 8, &key_end, sizeof key_end);
-  };
+  const auto fill = [](arena& a) { fill_starts(a, 5, 6); };
   const auto call = [](const auto& function, arena& a, auto&... memory_of_call) {
     const Eigen::Map<const Eigen::Matrix<std::int32_t, 2, 1>> query_starts(a.at<std::int32_t>(5));
     const Eigen::Map<const Eigen::Matrix<heed::size_type, 2, 1>> key_starts(
@@ -289,12 +292,7 @@ TEST_CASE("a ragged backward call refuses an output that overlaps an input or th
       {"grad_out", dense},
       {"query_starts", 2 * element},
       {"key_starts", 2 * heed::size_type{sizeof(heed::size_type)}}};
-  const auto fill = [](arena& a) {
-    const std::int32_t query_end = n;
-    const heed::size_type key_end = n;
-    std::memcpy(a.at<unsigned char>(10) + 4, &query_end, sizeof query_end);
-    std::memcpy(a.at<unsigned char>(11) + 8, &key_end, sizeof key_end);
-  };
+  const auto fill = [](arena& a) { fill_starts(a, 10, 11); };
   const heed::row_vector<float> slopes = heed::row_vector<float>::Ones(heads);
   check_each("ragged_attention_backward_into", arguments, 4, fill, [&](arena& a) {
     const Eigen::Map<const Eigen::Matrix<std::int32_t, 2, 1>> query_starts(a.at<std::int32_t>(10));

@@ -10,6 +10,7 @@
 #include "support/example.hpp"
 #include "support/isas.hpp"
 #include "support/refusal.hpp"
+#include "support/variations.hpp"
 
 namespace {
 
@@ -52,22 +53,13 @@ result<Scalar> reference_of(const packed<Scalar>& all, const heed::attention_opt
   return got;
 }
 
-const std::vector<heed::attention_options> all_options = [] {
-  std::vector<heed::attention_options> all(4);
-  all[1].causal = heed::causal::bottom_right;
-  all[2].causal = heed::causal::top_left;
-  all[3].window_left = 3;
-  all[3].window_right = 5;
-  return all;
-}();
-
 }  // namespace
 
 TEST_CASE("a ragged batch is its sequences one by one") {
   const packed<double> all;
   const heed::row_vector<double> slopes = heed::alibi_slopes<double>(heads),
                                  logits = testing::random_rows<double>(heads, 1, 4);
-  for (const heed::attention_options& options : all_options) {
+  for (const heed::attention_options& options : testing::position_options()) {
     const auto got = reference_of(all, options, heed::alibi(slopes), heed::sinks(logits));
     for (std::size_t s = 0; s + 1 < query_starts.size(); ++s) {
       const heed::size_type q = query_starts[s], n_q = query_starts[s + 1] - q, k = key_starts[s],
@@ -90,7 +82,7 @@ TEMPLATE_TEST_CASE("ragged_attention_into is as exact as the reference, on any n
                    "", float, double) {
   using wide = testing::wider_t<TestType>;
   const packed<TestType> all;
-  for (const heed::attention_options& given : all_options) {
+  for (const heed::attention_options& given : testing::position_options()) {
     const auto same = reference_of(all, given);
     packed<wide> cast;
     cast.query = all.query.template cast<wide>();
@@ -145,7 +137,7 @@ TEMPLATE_TEST_CASE("key_lengths and first_keys in a ragged batch: the keys betwe
     masks.push_back(testing::random_mask(query_starts[s + 1] - query_starts[s],
                                          lengths[s] - first[s], unsigned(s)));
   for (const testing::mask& mask : masks) views.push_back(heed::view(mask));
-  for (heed::attention_options options : all_options) {
+  for (heed::attention_options options : testing::position_options()) {
     result<TestType> want, got;
     heed::workspace memory;
     heed::reference_ragged_attention_into(cut.query_view(), cut.key_view(), cut.value_view(),
@@ -230,7 +222,7 @@ TEMPLATE_TEST_CASE("query_lengths: rows past them are padding, whose output is t
     return heed::split_heads(heed::writable_view(m), h);
   };
   heed::workspace memory;
-  for (heed::attention_options options : all_options) {
+  for (heed::attention_options options : testing::position_options()) {
     heed::row_vector<TestType> most(heads), most_of_cut(heads);
     const auto check = [&](const auto& attend, const auto& backward) {
       result<TestType> got;

@@ -146,15 +146,6 @@ size_type multi_head_attention_backward_workspace_bytes(
       grad_query, grad_key, grad_value, options, terms...));
 }
 
-namespace detail {
-template <typename Scalar, typename... Arguments>
-auto make_ragged_backward_problem(const char* function, const index_list& query_starts,
-                                  const index_list& key_starts, const Arguments&... arguments) {
-  return make_backward_problem<Scalar>(function, arguments...,
-                                       starts_term{query_starts, key_starts});
-}
-}  // namespace detail
-
 /// The gradients of ragged_attention_into: sequences of different lengths, one after the other,
 /// each within itself. Its arguments are those of multi_head_attention_backward_into with a batch
 /// of 1, and the two lists of starts.
@@ -199,20 +190,6 @@ size_type ragged_attention_backward_workspace_bytes(
     const index_list& key_starts, const attention_options& options, const Terms&... terms) {
   return detail::bytes_of(detail::make_ragged_backward_problem<Scalar>(
       "ragged_attention_backward_workspace_bytes", query_starts, key_starts, query, key, value, out,
-      lse, grad_out, grad_query, grad_key, grad_value, options, terms...));
-}
-
-/// The same for the reference.
-template <typename Query, typename Key, typename Value, typename Out, typename Lse,
-          typename GradOut, typename Scalar, typename... Terms>
-void reference_ragged_attention_backward_into(
-    const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
-    const tensor_view<Out>& out, const tensor_view<Lse>& lse, const tensor_view<GradOut>& grad_out,
-    const tensor_view<Scalar>& grad_query, const tensor_view<Scalar>& grad_key,
-    const tensor_view<Scalar>& grad_value, const index_list& query_starts,
-    const index_list& key_starts, const attention_options& options, const Terms&... terms) {
-  detail::reference_backward(detail::make_ragged_backward_problem<Scalar>(
-      "reference_ragged_attention_backward_into", query_starts, key_starts, query, key, value, out,
       lse, grad_out, grad_query, grad_key, grad_value, options, terms...));
 }
 

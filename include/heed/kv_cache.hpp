@@ -1,6 +1,7 @@
 #pragma once
 
 #include <heed/cached_attention.hpp>  // what a cache is for
+#include <heed/detail/cache_rows.hpp>
 #include <heed/detail/check.hpp>
 #include <heed/detail/check_cache.hpp>
 #include <heed/detail/overlap.hpp>
@@ -196,9 +197,9 @@ class kv_cache {
   }
 
   /// The keys, as the library's own functions read them.
-  detail::stored_tensor<Stored> keys() const { return key_.view(*this); }
+  detail::stored_tensor<Stored> keys() const { return view(key_); }
   /// The values, likewise.
-  detail::stored_tensor<Stored> values() const { return value_.view(*this); }
+  detail::stored_tensor<Stored> values() const { return view(value_); }
 
   /// Some entries as the batch of calls of cached_attention_into: batch entry b is entries[b], and
   /// one may be there more than once. Looks at the cache and at the caller's list, as they are at
@@ -215,24 +216,23 @@ class kv_cache {
     /// How many tokens before its own a later query may look back to; -1: all.
     size_type window() const { return cache_.window(); }
     /// The keys, as the library's own functions read them.
-    detail::stored_tensor<Stored> keys() const { return view(cache_.key_); }
+    detail::stored_tensor<Stored> keys() const { return chosen(cache_.key_); }
     /// The values, likewise.
-    detail::stored_tensor<Stored> values() const { return view(cache_.value_); }
+    detail::stored_tensor<Stored> values() const { return chosen(cache_.value_); }
 
    private:
     void check_entries() const {
       for (const size_type b : entries_) cache_.check_sequence("batch", b);
     }
     template <typename Part>
-    detail::stored_tensor<Stored> view(const Part& part) const {
+    detail::stored_tensor<Stored> chosen(const Part& part) const {
       check_entries();  // the list, or the cache, may have changed since
-      detail::stored_tensor<Stored> chosen = part.view(cache_);
-      chosen.batch = entries_.size;
-      chosen.sequences = entries_;
-      chosen.rows = 0;
-      for (size_type b = 0; b < chosen.batch; ++b)
-        chosen.rows = (std::max)(chosen.rows, chosen.length(b));
-      return chosen;
+      detail::stored_tensor<Stored> some = cache_.view(part);
+      some.batch = entries_.size;
+      some.sequences = entries_;
+      some.rows = 0;
+      for (size_type b = 0; b < some.batch; ++b) some.rows = (std::max)(some.rows, some.length(b));
+      return some;
     }
     const kv_cache& cache_;
     index_list entries_;
@@ -251,61 +251,19 @@ class kv_cache {
   batch_view batch(const index_list& entries) const { return batch_view(*this, entries); }
 
  private:
-  /// Keys or values: [batch, heads, capacity, dim], in as many elements a row as hold dim numbers,
-  /// and their scales.
-  struct storage {
-    storage(size_type batch_size, size_type num_heads, size_type row_dim)
-        : batch(batch_size),
-          heads(num_heads),
-          dim(row_dim),
-          width(detail::elements_of<Stored>(row_dim)) {}
+  using storage = detail::cache_rows<Stored>;
 
-    size_type bytes() const {
-      return static_cast<size_type>(elements.size() * sizeof(Stored) +
-                                    scales.size() * sizeof(float));
-    }
-    tensor_view<Stored> rows(size_type capacity) {
-      return bhnd(elements.data(), batch, heads, capacity, width);
-    }
-    tensor_view<float> row_scales(size_type capacity) {
-      return detail::view_scales<Stored>(scales.data(), batch, heads, capacity);
-    }
-
-    storage grown(size_type from, size_type to) const {
-      storage larger(batch, heads, dim);
-      larger.elements = grown_rows(elements, from, to, width);
-      larger.scales = scales_grow ? grown_rows(scales, from, to, 1) : scales;
-      return larger;
-    }
-    template <typename Element>
-    std::vector<Element> grown_rows(const std::vector<Element>& rows, size_type from, size_type to,
-                                    size_type row) const {
-      std::vector<Element> grown(static_cast<std::size_t>(batch * heads * to * row));
-      for (size_type head = 0; head < batch * heads; ++head)
-        std::copy(rows.data() + head * from * row, rows.data() + (head + 1) * from * row,
-                  grown.data() + head * to * row);
-      return grown;
-    }
-    detail::stored_tensor<Stored> view(const kv_cache& cache) const {
-      const size_type capacity = cache.capacity_;
-      size_type longest = 0;
-      for (const size_type length : cache.lengths_) longest = (std::max)(longest, length);
-      detail::stored_tensor<Stored> view(
-          bhnd(elements.data(), batch, heads, capacity, width),
-          detail::view_scales<Stored>(scales.data(), batch, heads, capacity), batch, longest);
-      view.cols = dim;
-      view.first_rows = cache.first_.data();
-      view.lengths = cache.lengths_;
-      if (cache.keep_first_ == 0) view.dropped = cache.dropped_.data();
-      return view;
-    }
-
-    static constexpr bool scales_grow =
-        detail::storage_traits<Stored>::scales == detail::scale_of::row;
-    size_type batch, heads, dim, width;
-    std::vector<Stored> elements;
-    std::vector<float> scales;
-  };
+  detail::stored_tensor<Stored> view(const storage& part) const {
+    size_type longest = 0;
+    for (const size_type length : lengths_) longest = (std::max)(longest, length);
+    detail::stored_tensor<Stored> rows(part.rows(capacity_), part.row_scales(capacity_), part.batch,
+                                       longest);
+    rows.cols = part.dim;
+    rows.first_rows = first_.data();
+    rows.lengths = lengths_;
+    if (keep_first_ == 0) rows.dropped = dropped_.data();
+    return rows;
+  }
 
   void grow(const char* function, size_type capacity) {
     if (capacity <= capacity_) return;

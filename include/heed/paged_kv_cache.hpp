@@ -283,7 +283,7 @@ class paged_kv_cache {
     using traits = detail::storage_traits<Stored>;
     static_assert(traits::name != nullptr,
                   "a cache can be saved where its numbers are float, double, Eigen::half, "
-                  "Eigen::bfloat16 or std::int8_t");
+                  "Eigen::bfloat16, std::int8_t, int8_block or int4_block");
     detail::saved_header header;
     header.kind = kind;
     std::strncpy(header.type, traits::name, sizeof header.type - 1);

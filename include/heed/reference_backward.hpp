@@ -161,4 +161,18 @@ void reference_multi_head_attention_backward_into(
       grad_query, grad_key, grad_value, options, terms...));
 }
 
+/// The same for ragged batches, as ragged_attention_backward_into.
+template <typename Query, typename Key, typename Value, typename Out, typename Lse,
+          typename GradOut, typename Scalar, typename... Terms>
+void reference_ragged_attention_backward_into(
+    const tensor_view<Query>& query, const tensor_view<Key>& key, const tensor_view<Value>& value,
+    const tensor_view<Out>& out, const tensor_view<Lse>& lse, const tensor_view<GradOut>& grad_out,
+    const tensor_view<Scalar>& grad_query, const tensor_view<Scalar>& grad_key,
+    const tensor_view<Scalar>& grad_value, const index_list& query_starts,
+    const index_list& key_starts, const attention_options& options, const Terms&... terms) {
+  detail::reference_backward(detail::make_ragged_backward_problem<Scalar>(
+      "reference_ragged_attention_backward_into", query_starts, key_starts, query, key, value, out,
+      lse, grad_out, grad_query, grad_key, grad_value, options, terms...));
+}
+
 HEED_NAMESPACE_END

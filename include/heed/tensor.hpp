@@ -356,9 +356,10 @@ HEED_INLINE void check_apart(const char* function, const named_region& first,
   check_pair(function, first, second.what, second.memory);
   check_others(function, first, second, others...);
 }
+inline named_region no_output() { return {"", std::optional<index_list>()}; }
 template <typename... Others>
 void check_apart(const char* function, const named_region& only, const Others&... others) {
-  check_apart(function, only, named_region("", std::optional<index_list>()), others...);
+  check_apart(function, only, no_output(), others...);
 }
 }  // namespace detail
 

@@ -209,12 +209,7 @@ void multi_head_attention_weights_into(const tensor_view<Query>& query, const te
   detail::check_row_numbers(name, "lse", lse, query, "n_q");
   detail::check_rows(name, "weights", weights, query, "n_q");
   detail::check_equal(name, "weights: columns", weights.cols, "key's kv_length", key.rows);
-  detail::check_apart(name, {"weights", weights}, "query", query, "key", key, "lse", lse, "keep",
-                      p.terms.keep, "keep", p.terms.keep_bytes, "keep_bits", p.terms.keep_bits,
-                      "bias", p.terms.bias, "alibi: slopes", p.terms.alibi, "sinks: logits",
-                      p.terms.sinks, "logit_scales: factors", p.terms.logit_scales, "query_lengths",
-                      p.terms.query_lengths, "key_lengths", p.terms.key_lengths, "first_keys",
-                      p.terms.first_keys);
+  detail::check_apart_from_inputs(name, p, {"weights", weights}, detail::no_output(), "lse", lse);
   constexpr size_type block = 32;
   const tensor_view<const Acc> known(lse);
   for (size_type b = 0; b < p.batch(); ++b)

@@ -1,5 +1,5 @@
-// wants: a cache can be saved where its numbers are float, double, Eigen::half, Eigen::bfloat16 or
-// std::int8_t
+// wants: a cache can be saved where its numbers are float, double, Eigen::half,
+// Eigen::bfloat16, std::int8_t, int8_block or int4_block
 #include <heed/heed.hpp>
 
 heed::size_type wrong() {

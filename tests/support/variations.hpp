@@ -20,6 +20,16 @@ inline std::vector<sizes> edge_sizes() {
           {128, 64, 8, 8},  {129, 128, 16, 24}, {97, 130, 65, 65}};
 }
 
+/// Every way to see keys by position: all, both alignments of causal, a window.
+inline std::vector<heed::attention_options> position_options() {
+  std::vector<heed::attention_options> all(4);
+  all[1].causal = heed::causal::bottom_right;
+  all[2].causal = heed::causal::top_left;
+  all[3].window_left = 3;
+  all[3].window_right = 5;
+  return all;
+}
+
 /// Calls visit(example, name) with random inputs under each option and term, then under many at
 /// once.
 template <typename Scalar, typename Visit>

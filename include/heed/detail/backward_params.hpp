@@ -9,11 +9,10 @@ namespace detail {
 
 /// Keys and queries of a block; multiples of the sides of every register tile.
 constexpr size backward_keys = 96;
-constexpr size backward_queries_limit = 96;
 /// Fewer queries where a block of them is copied, as 16-bit types always are: a task's memory stays
 /// within a second-level cache. It follows from the type alone, since it is the order of sums.
 template <typename In>
-constexpr size backward_queries = sizeof(In) == 2 ? 48 : backward_queries_limit;
+constexpr size backward_queries = sizeof(In) == 2 ? 48 : 96;
 
 /// Rows of a tensor, of any strides.
 template <typename Element>
@@ -39,13 +38,12 @@ struct backward_head {
   score_params<Acc> score;
   Acc logit_scale = 1;  // of the head, in score.scale too
   bool has_logit_scale = false;
+  bool keeps_scores = false;      // terms need the dot products after they have become weights
   strided_rows<Acc> grad_bias;    // no data: not wanted
   backward_sums* sums = nullptr;  // of each block of queries; null: not wanted
 
-  /// Whether terms need the dot products after they have become weights.
-  bool keeps_scores() const { return score.capped() || score.score_hook.run || has_logit_scale; }
   /// Whether scores are more than scaled dot products.
-  bool changes_scores() const { return keeps_scores() || score.changes_scores(); }
+  bool changes_scores() const { return keeps_scores || score.changes_scores(); }
   /// Whether scores, weights or gradients are more than those of dot products that position hides.
   bool changes_rows() const {
     return changes_scores() || score.keep || score.mask_hook.run || score.weight_hook.run ||
@@ -84,13 +82,7 @@ struct row_statistics {
                             // that sees no key, NaN where lse is no number
 };
 
-/// What of a block of queries a panel of keys has seen.
-struct panel_rows {
-  size begin, end;
-};
-
 /// What a task notes down of its keys, and of the block of queries at hand.
-template <typename Acc>
 struct backward_notes {
   bool keys_finite, careful;
   backward_sums sums;
@@ -104,7 +96,7 @@ struct backward_layout : scratch_layout {
   size grad_key, grad_value;  // panels of dK^T and of dV^T
   size strips;         // K as dQ wants it: two vectors of columns of all keys, then the next two
   size seen;           // of each pair of the block of queries, where there are NaNs or infinities
-  size panels, notes;  // panel_rows of each panel; backward_notes
+  size panels, notes;  // the queries that have seen each panel; backward_notes
   size query_copy, grad_out_copy;
   size scores, slopes, dropped;
 
@@ -117,8 +109,8 @@ struct backward_layout : scratch_layout {
     grad_value = take<Acc>(backward_keys * wide_v);
     strips = take<Acc>(backward_keys * (wide_k + 16));
     seen = take<bool>(backward_keys * queries);
-    panels = take<panel_rows>(backward_keys);
-    notes = take<backward_notes<Acc>>(1);
+    panels = take<index_range>(backward_keys);
+    notes = take<backward_notes>(1);
     query_copy = take<Acc>(needs.copies ? queries * wide_k : 0);
     grad_out_copy = take<Acc>(needs.copies ? queries * wide_v : 0);
     const size panel = queries * backward_panel_limit;

@@ -26,21 +26,6 @@ backward_kernel<In, Out, Acc> select_backward(isa target) {
                       [](auto set) { return decltype(set)::template gradient<In, Out, Acc>(); });
 }
 
-/// Numbers of a range [begin, end) that are reached from a range of the other side.
-struct index_range {
-  size_type begin, end;
-  bool empty() const { return begin >= end; }
-};
-/// The keys in [0, n_kv) that queries [begin, end) see by position.
-inline index_range reached_keys(const band& band, size_type begin, size_type end, size_type n_kv) {
-  return {(std::max)(size_type{0}, begin + band.low), (std::min)(n_kv, end + band.high)};
-}
-/// The queries in [0, n_q) that see keys [begin, end) by position.
-inline index_range reached_queries(const band& band, size_type begin, size_type end,
-                                   size_type n_q) {
-  return {(std::max)(size_type{0}, begin - band.high), (std::min)(n_q, end - band.low)};
-}
-
 /// How a call runs, and where in its workspace it keeps what.
 template <typename Scalar>
 struct backward_plan : scratch_layout {
@@ -154,6 +139,7 @@ class backward_run {
     one.delta = at<Acc>(plan.delta) + first_row(b, h);
     one.score = of.score;
     one.score.natural = true;
+    one.keeps_scores = plan.needs.scores;
     if (p.forward.terms.logit_scales) {
       one.has_logit_scale = true;
       one.logit_scale = p.forward.terms.logit_scales->values[h];
@@ -184,7 +170,7 @@ class backward_run {
 
     const strided_rows<Acc> to = query_sums(b, h);
     for (size_type i = i0; i < i0 + count; ++i) std::fill_n(to.at(i), p.forward.query.cols, Acc(0));
-    const index_range keys = reached_keys(p.forward.band(b), i0, i0 + count, p.forward.n_kv(b));
+    const index_range keys = p.forward.band(b).keys_of(i0, i0 + count, p.forward.n_kv(b));
     new (at<turn>(plan.turns) + first_block(b, h) + block) turn(keys.begin / backward_keys);
     at<backward_sums>(plan.sums)[first_block(b, h) + block] = {};
   }
@@ -210,7 +196,7 @@ class backward_run {
     task.needs = plan.needs;
     task.scratch = at<unsigned char>(plan.tasks) + plan.task_bytes * worker;
 
-    const index_range rows = reached_queries(forward.band(b), j0, j0 + task.keys, n_q);
+    const index_range rows = forward.band(b).queries_of(j0, j0 + task.keys, n_q);
     kernel.begin(task);
     for (size_type h = first; h < first + forward.group() && !rows.empty(); ++h) {
       const backward_head<In, Acc> one = head(b, h);
@@ -250,8 +236,9 @@ class backward_run {
           logit_scale += sums[i].logit_scale;
         }
         if (p.terms.grad_alibi) term_head(p.terms.grad_alibi->view, b, h)(0, 0) = Acc(alibi);
+        if (!p.terms.grad_sinks) continue;
         const auto score = forward.score(b, h);
-        if (!p.terms.grad_sinks || !score.has_sink) continue;
+        if (!score.has_sink) continue;
         const auto lse = p.query_rows(p.lse, b, h);
         const Acc* const delta = at<Acc>(plan.delta) + first_row(b, h);
         for (size_type i = 0; i < forward.n_q(b); ++i)

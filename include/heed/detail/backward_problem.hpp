@@ -92,27 +92,21 @@ void check_gradient_terms(const char* function, const backward_problem<Scalar, O
 /// Every output is apart from all that is read and from the outputs after it.
 template <typename Scalar, typename Out>
 void check_outputs_apart(const char* function, const backward_problem<Scalar, Out>& p) {
-  const auto& terms = p.forward.terms;
+  const auto& terms = p.terms;
   const auto are_apart = [&](const named_region& first, const named_region& second,
-                             const auto&... others) {
-    check_apart(function, first, second, "query", p.forward.query, "key", p.forward.key.elements,
-                "value", p.forward.value.elements, "out", p.out, "lse", p.lse, "grad_out",
-                p.grad_out, "grad_lse", p.terms.grad_lse, "keep", terms.keep, "keep",
-                terms.keep_bytes, "keep_bits", terms.keep_bits, "bias", terms.bias, "alibi: slopes",
-                terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
-                terms.logit_scales, "query_lengths", terms.query_lengths, "key_lengths",
-                terms.key_lengths, "first_keys", terms.first_keys, "query_starts",
-                p.forward.query_starts(), "key_starts", p.forward.key_starts(), others...);
+                             const auto&... later) {
+    check_apart_from_inputs(function, p.forward, first, second, "out", p.out, "lse", p.lse,
+                            "grad_out", p.grad_out, "grad_lse", terms.grad_lse, later...);
   };
   are_apart({"grad_query", p.grad_query}, {"grad_key", p.grad_key}, "grad_value", p.grad_value,
-            "grad_bias", p.terms.grad_bias, "grad_alibi", p.terms.grad_alibi, "grad_sinks",
-            p.terms.grad_sinks, "grad_logit_scales", p.terms.grad_logit_scales);
-  are_apart({"grad_value", p.grad_value}, {"grad_bias", p.terms.grad_bias}, "grad_alibi",
-            p.terms.grad_alibi, "grad_sinks", p.terms.grad_sinks, "grad_logit_scales",
-            p.terms.grad_logit_scales);
-  are_apart({"grad_alibi", p.terms.grad_alibi}, {"grad_sinks", p.terms.grad_sinks},
-            "grad_logit_scales", p.terms.grad_logit_scales);
-  are_apart({"grad_logit_scales", p.terms.grad_logit_scales}, {"", std::optional<index_list>()});
+            "grad_bias", terms.grad_bias, "grad_alibi", terms.grad_alibi, "grad_sinks",
+            terms.grad_sinks, "grad_logit_scales", terms.grad_logit_scales);
+  are_apart({"grad_value", p.grad_value}, {"grad_bias", terms.grad_bias}, "grad_alibi",
+            terms.grad_alibi, "grad_sinks", terms.grad_sinks, "grad_logit_scales",
+            terms.grad_logit_scales);
+  are_apart({"grad_alibi", terms.grad_alibi}, {"grad_sinks", terms.grad_sinks}, "grad_logit_scales",
+            terms.grad_logit_scales);
+  are_apart({"grad_logit_scales", terms.grad_logit_scales}, no_output());
 }
 
 /// Checks every argument of `function` and makes the problem of them.
@@ -158,6 +152,14 @@ auto make_backward_problem(const char* function, const tensor_view<Query>& query
   check_gradient_terms(function, p);
   check_outputs_apart(function, p);
   return p;
+}
+
+/// The same for a ragged batch.
+template <typename Scalar, typename... Arguments>
+auto make_ragged_backward_problem(const char* function, const index_list& query_starts,
+                                  const index_list& key_starts, const Arguments&... arguments) {
+  return make_backward_problem<Scalar>(function, arguments...,
+                                       starts_term{query_starts, key_starts});
 }
 
 }  // namespace detail

@@ -95,39 +95,28 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
                   ", but a score's magnitude is at most ", largest_score<Acc>(),
                   " (and no sink is -infinity)");
     }
-  if (terms.query_lengths) {
-    const index_list& lengths = *terms.query_lengths;
-    check_list(function, "query_lengths", lengths);
-    check_equal(function, "query_lengths: entries", lengths.size, "query's batch", batch);
+  const auto check_entries_of = [&](const char* what, const char* entries, const auto& list,
+                                    const char* but, const auto& limit) {
+    if (!list) return;
+    check_list(function, what, *list);
+    check_equal(function, entries, list->size, "query's batch", batch);
     for (size_type b = 0; b < batch; ++b)
-      if (lengths[b] < 0 || lengths[b] > p.stored_queries(b))
-        fail_with("heed::", function, ": query_lengths: entry ", b, " is ", lengths[b],
-                  ", but n_q is ", p.stored_queries(b));
-  }
-  if (terms.key_lengths) {
-    const index_list& lengths = *terms.key_lengths;
-    check_list(function, "key_lengths", lengths);
-    check_equal(function, "key_lengths: entries", lengths.size, "query's batch", batch);
-    for (size_type b = 0; b < batch; ++b)
-      if (lengths[b] < 0 || lengths[b] > p.stored_keys(b))
-        fail_with("heed::", function, ": key_lengths: entry ", b, " is ", lengths[b],
-                  ", but kv_length is ", p.stored_keys(b));
-  }
-  if (terms.first_keys) {
-    const index_list& rows = *terms.first_keys;
-    check_list(function, "first_keys", rows);
-    check_equal(function, "first_keys: entries", rows.size, "query's batch", batch);
-    for (size_type b = 0; b < batch; ++b) {
-      const size_type end = p.key.dropped_from(b) + p.key_end(b);
-      if (rows[b] < 0 || rows[b] > end)
-        fail_with("heed::", function, ": first_keys: entry ", b, " is ", rows[b],
-                  ", but the keys of the sequence end at ", end);
-    }
-    if (terms.sparse())
-      fail_with("heed::", function,
-                ": blocks count rows of keys from the first in memory; with first_keys give keep "
-                "or a mask function");
-  }
+      if ((*list)[b] < 0 || (*list)[b] > limit(b))
+        fail_with("heed::", function, ": ", what, ": entry ", b, " is ", (*list)[b], ", but ", but,
+                  " ", limit(b));
+  };
+  check_entries_of("query_lengths", "query_lengths: entries", terms.query_lengths, "n_q is",
+                   [&](size_type b) { return p.stored_queries(b); });
+  check_entries_of("key_lengths", "key_lengths: entries", terms.key_lengths, "kv_length is",
+                   [&](size_type b) { return p.stored_keys(b); });
+  check_entries_of("first_keys", "first_keys: entries", terms.first_keys,
+                   "the keys of the sequence end at",
+                   [&](size_type b) { return p.key.dropped_from(b) + p.key_end(b); });
+  if (terms.first_keys && terms.sparse())
+    fail_with(
+        "heed::", function,
+        ": blocks count rows of keys from the first in memory; with first_keys give keep or a "
+        "mask function");
   if (terms.blocks && terms.function_blocks)
     fail_with("heed::", function,
               ": a call takes one block mask, but was given 2: blocks, and that of mask_function");
@@ -140,6 +129,25 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   if (!(terms.dropout.probability >= 0 && terms.dropout.probability < 1))
     fail_with("heed::", function, ": dropout: probability must be in [0, 1), but is ",
               terms.dropout.probability);
+}
+
+/// What a call writes is apart from all that its scores and values come from, and from `others`:
+/// the one list of what a problem reads.
+template <typename Scalar, typename Stored, typename... Others>
+void check_apart_from_inputs(const char* function, const problem<Scalar, Stored>& p,
+                             const named_region& first, const named_region& second,
+                             const Others&... others) {
+  const auto &key = p.key, &value = p.value;
+  const auto& terms = p.terms;
+  check_apart(function, first, second, "query", p.query, "key", key.elements, "value",
+              value.elements, "keep", terms.keep, "keep", terms.keep_bytes, "keep_bits",
+              terms.keep_bits, "packed_keep_bits", terms.packed_bits, "bias", terms.bias,
+              "alibi: slopes", terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
+              terms.logit_scales, "query_lengths", terms.query_lengths, "key_lengths",
+              terms.key_lengths, "first_keys", terms.first_keys, "query_starts", p.query_starts(),
+              "key_starts", p.key_starts(), "key's scales", key.scales, "value's scales",
+              value.scales, "the table of pages", key.table.region(), "the table's starts",
+              key.table.starts(), "lengths", key.lengths, "sequences", key.sequences, others...);
 }
 
 /// The bytes that a plan sets aside must be a number.

@@ -58,7 +58,7 @@ struct decode_cut {
 };
 template <typename Scalar, typename Stored>
 decode_cut cut_keys(const problem<Scalar, Stored>& p, size_type b) {
-  const auto reach = p.reach(b);
+  const index_range reach = p.reach(b);
   return {reach.begin, reach.end, decode_part(p.n_kv(b))};
 }
 

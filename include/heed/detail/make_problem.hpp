@@ -46,22 +46,9 @@ problem<Scalar, Stored> make_stored_problem(
       make_score_problem(function, query, key, value, lse, options, given...);
   check_out(function, "out", out, query, value, "n_q");
   p.out = out;
-  const auto& terms = p.terms;
-  const auto are_apart = [&](const named_region& first, const named_region& second,
-                             const auto&... others) {
-    check_apart(function, first, second, "query", query, "key", key.elements, "value",
-                value.elements, "keep", terms.keep, "keep", terms.keep_bytes, "keep_bits",
-                terms.keep_bits, "packed_keep_bits", terms.packed_bits, "bias", terms.bias,
-                "alibi: slopes", terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
-                terms.logit_scales, "query_lengths", terms.query_lengths, "key_lengths",
-                terms.key_lengths, "first_keys", terms.first_keys, "query_starts", p.query_starts(),
-                "key_starts", p.key_starts(), "key's scales", key.scales, "value's scales",
-                value.scales, "the table of pages", key.table.region(), "the table's starts",
-                key.table.starts(), "lengths", key.lengths, "sequences", key.sequences, others...);
-  };
-  are_apart({"out", out}, {"lse", lse}, "max_logits", terms.max_logits);
-  if (terms.max_logits)
-    are_apart({"max_logits", terms.max_logits}, {"", std::optional<index_list>()});
+  const auto& largest = p.terms.max_logits;
+  check_apart_from_inputs(function, p, {"out", out}, {"lse", lse}, "max_logits", largest);
+  if (largest) check_apart_from_inputs(function, p, {"max_logits", largest}, no_output());
   return p;
 }
 

@@ -37,8 +37,8 @@ void check_pages(const char* function, const Problem& p) {
   if (!p.key.paged) return;
   for (size_type b = 0; b < p.batch(); ++b) {
     if (p.n_q(b) == 0 || p.n_kv(b) == 0) continue;
-    const auto reach = p.reach(b);
-    if (reach.begin >= reach.end) continue;
+    const index_range reach = p.reach(b);
+    if (reach.empty()) continue;
     // Kernels may take keys two by two, counted from the blocks of a block mask where there is one.
     const size_type first = p.terms.sparse() ? 0 : reach.begin - reach.begin % 2,
                     skipped = p.first_key(b), s = p.key.sequence(b);

@@ -27,6 +27,14 @@ struct half_bits {
   std::uint16_t bits;
 };
 
+/// Indices [begin, end).
+struct index_range {
+  size begin = 0, end = 0;
+
+  constexpr bool empty() const { return begin >= end; }
+  constexpr bool meets(size first, size last) const { return begin < last && end > first; }
+};
+
 /// The diagonal band of visible pairs that causal masks and windows make: query i sees key j when i
 /// + low <= j <= i + high.
 struct band {
@@ -35,6 +43,14 @@ struct band {
   /// Whether queries [i, i + ni) see all of the keys [j, j + nj).
   constexpr bool shows(size i, size ni, size j, size nj) const {
     return j >= i + ni - 1 + low && j + nj - 1 <= i + high;
+  }
+  /// The keys of [0, n_kv) that queries [begin, end) reach, and the queries of [0, n_q) that reach
+  /// keys [begin, end); where there are none the range may end before it begins.
+  constexpr index_range keys_of(size begin, size end, size n_kv) const {
+    return {begin + low < 0 ? 0 : begin + low, end + high > n_kv ? n_kv : end + high};
+  }
+  constexpr index_range queries_of(size begin, size end, size n_q) const {
+    return {begin - high < 0 ? 0 : begin - high, end - low > n_q ? n_q : end - low};
   }
 };
 

@@ -163,13 +163,9 @@ struct problem {
       }
   }
   /// The keys of sequence b that any of its queries may see by position.
-  struct key_reach {
-    size_type begin, end;
-  };
-  key_reach reach(size_type b) const {
-    const detail::band visible = band(b);
-    const size_type end = (std::min)(n_kv(b), (std::max)(size_type{0}, n_q(b) + visible.high));
-    return {(std::min)(end, (std::max)(size_type{0}, visible.low)), end};
+  index_range reach(size_type b) const {
+    const index_range keys = band(b).keys_of(0, n_q(b), n_kv(b));
+    return keys.empty() ? index_range() : keys;
   }
 
   head_problem<Scalar, Stored> head(size_type b, size_type h) const {
