@@ -1,5 +1,6 @@
 #pragma once
 
+#include <heed/detail/caught.hpp>
 #include <heed/detail/check.hpp>
 #include <heed/detail/number.hpp>
 #include <heed/detail/saved.hpp>
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -30,13 +32,14 @@ enum class group_call : unsigned char {
   sharded_cache_attention,
   scatter_tokens,
   gather_tokens,
-  after_functions
+  self_attention,
+  multi_head_self_attention
 };
 inline const char* name_of(group_call call) {
   constexpr const char* names[] = {"ring_attention_into",     "ring_attention_backward_into",
                                    "exchange_attention_into", "sharded_cache_attention_into",
                                    "scatter_tokens_into",     "gather_tokens_into",
-                                   "a function of the user"};
+                                   "ring_self_attention",     "ring_multi_head_self_attention"};
   return names[static_cast<std::size_t>(call)];
 }
 
@@ -192,6 +195,19 @@ class agreement {
   group_call call_;
   std::vector<number> numbers_;
 };
+
+/// Where what ranks have computed is about to be put together: if a function of the user has thrown
+/// on one of them, that rank throws its exception, and the others say so.
+inline void settle_exceptions(process_group& group, group_call call, caught_exception& caught) {
+  int mine = caught.taken() ? group.size() - group.rank() : 0, most = 0;
+  check_mpi("MPI_Allreduce", MPI_Allreduce(&mine, &most, 1, MPI_INT, MPI_MAX, group.comm()));
+  caught.rethrow();
+#if HEED_EXCEPTIONS
+  if (most > 0)
+    throw std::runtime_error(std::string("heed::") + name_of(call) + ": rank " +
+                             std::to_string(group.size() - most) + " has thrown an exception");
+#endif
+}
 
 }  // namespace detail
 HEED_NAMESPACE_END

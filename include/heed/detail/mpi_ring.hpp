@@ -61,14 +61,15 @@ inline size_type ring_strip(size_type heads) {
 }
 
 /// Checks this rank's arguments of a call over a sequence, and makes the problem of them; keys and
-/// values are this rank's. The places must outlive it.
+/// values are this rank's. Masks have `term_rows` rows. The places must outlive it.
 template <typename Scalar, typename... Terms>
 problem<Scalar> make_rank_problem(
     const char* function, const process_group& group, const sequence_shards& queries,
     const sequence_shards& keys, const tensor_view<const Scalar>& query,
     const tensor_view<const Scalar>& key, const tensor_view<const Scalar>& value,
     const tensor_view<Scalar>& out, const tensor_view<accumulator_t<Scalar>>& lse,
-    const attention_options& options, const std::vector<place>& places, const Terms&... given) {
+    const attention_options& options, const std::vector<place>& places, size_type term_rows,
+    const Terms&... given) {
   check_view(function, "query", query);
   check_view(function, "key", key);
   check_view(function, "value", value);
@@ -78,7 +79,7 @@ problem<Scalar> make_rank_problem(
                     lse, options);
   add_terms(p.terms, given...);
   check_terms_of_group(function, p.terms);
-  p.whole = {places.data(), query.heads, query.rows, keys.tokens(), 0, 0};
+  p.whole = {places.data(), query.heads, term_rows, keys.tokens(), 0, 0};
   check_scores(function, p);
   return p;
 }
@@ -128,7 +129,7 @@ void ring_attention(process_group& group, const sequence_shards& queries,
   same.settle(group, [&] {
     places = whole_places(query.batch, queries.tokens(), keys.tokens());
     checked.emplace(make_rank_problem<Scalar>(name, group, queries, keys, query, key, value, out,
-                                              lse, options, places, given...));
+                                              lse, options, places, n_q, given...));
     check_out(name, "out", out, query, value, "n_q");
     check_apart_from_inputs(name, *checked, {"out", out}, {"lse", lse});
     shorten(places, checked->terms);
