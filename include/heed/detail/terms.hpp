@@ -75,6 +75,40 @@ struct packed_bits_term {
 inline memory_region region_of(const packed_bits_term& term) {
   return {term.bytes, 1, {1, 1, 1, term.count}, {0, 0, 0, 1}};
 }
+/// The keys that a query may see: integers of `width` bytes, `step` bytes apart; -1 is none.
+struct key_list {
+  const unsigned char* data = nullptr;
+  size count = 0, step = 0, width = 0;
+
+  size operator[](size n) const { return integers{data + n * step, width}[0]; }
+  bool has(size j) const {
+    for (size n = 0; n < count; ++n)
+      if ((*this)[n] == j) return true;
+    return false;
+  }
+};
+/// Those of the queries of one head.
+struct key_lists {
+  matrix_view<const unsigned char> view;  // as in selected_keys_term
+  size width = 0;
+
+  key_list of(size i) const {
+    return {view.data + i * view.row_stride, view.cols, view.col_stride, width};
+  }
+};
+/// Those of a call: the first bytes of integers [batch, heads, n_q, k]; strides count bytes.
+struct selected_keys_term {
+  tensor_view<const unsigned char> view;
+  size_type width = 0;
+};
+inline memory_region region_of(const selected_keys_term& term) {
+  const auto& v = term.view;
+  return {v.data,
+          static_cast<std::size_t>(term.width),
+          {v.batch, v.heads, v.rows, v.cols},
+          {v.batch_stride / term.width, v.head_stride / term.width, v.row_stride / term.width,
+           v.col_stride / term.width}};
+}
 /// Where the sequences of a ragged batch begin; without packs_keys, keys are those of a cache.
 struct starts_term {
   index_list queries, keys;
@@ -164,6 +198,11 @@ void run_packed_bits(const packed_bits_term& term, size b, size n_kv,
   });
 }
 
+template <typename Acc>
+void hide_unselected(const key_lists& lists, const visible_block<Acc>& block) {
+  hide(block, [&](size i, size j) { return lists.of(i).has(j); });
+}
+
 /// All terms of one call, typed for its accumulator.
 template <typename Acc>
 struct terms {
@@ -176,6 +215,8 @@ struct terms {
   std::optional<packed_bits_term> packed_bits;
   void (*packed_mask)(const packed_bits_term&, size b, size n_kv,
                       const visible_block<Acc>&) = nullptr;
+  std::optional<selected_keys_term> selected;
+  void (*selected_mask)(const key_lists&, const visible_block<Acc>&) = nullptr;
   std::optional<alibi_term<Acc>> alibi;
   std::optional<head_term<Acc, sinks_tag>> sinks;
   std::optional<head_term<Acc, logit_scales_tag>> logit_scales;
@@ -205,6 +246,10 @@ struct terms {
   void add(const packed_bits_term& term) {
     packed_bits = term;
     packed_mask = &run_packed_bits<Acc>;
+  }
+  void add(const selected_keys_term& term) {
+    selected = term;
+    selected_mask = &hide_unselected<Acc>;
   }
   void add(const alibi_term<Acc>& term) { alibi = term; }
   void add(const head_term<Acc, sinks_tag>& term) { sinks = term; }
