@@ -276,7 +276,7 @@ TEST_CASE("what is wrong with lists is refused before anything is written") {
   view = some.view(), view.data = nullptr;
   refused(view, {"selected_keys", "null pointer"});
 
-  heed::rows<float> out(1, batch * heads * e.n_q * d_v);
+  heed::rows<float> out = heed::rows<float>::Zero(1, batch * heads * e.n_q * d_v);
   heed::workspace memory;
   testing::check_refused(
       [&] {

@@ -172,14 +172,16 @@ void check_apart_from_inputs(const char* function, const problem<Scalar, Stored>
   const auto& terms = p.terms;
   check_apart(function, first, second, "query", p.query, "key", key.elements, "value",
               value.elements, "keep", terms.keep, "keep", terms.keep_bytes, "keep_bits",
-              terms.keep_bits, "packed_keep_bits", terms.packed_bits, "selected_keys",
-              terms.selected, "bias", terms.bias, "alibi: slopes", terms.alibi, "sinks: logits",
-              terms.sinks, "logit_scales: factors", terms.logit_scales, "query_lengths",
-              terms.query_lengths, "key_lengths", terms.key_lengths, "first_keys", terms.first_keys,
-              "query_starts", p.query_starts(), "key_starts", p.key_starts(), "key's scales",
-              key.scales, "value's scales", value.scales, "the table of pages", key.table.region(),
-              "the table's starts", key.table.starts(), "lengths", key.lengths, "sequences",
-              key.sequences, others...);
+              terms.keep_bits, "keep_each", terms.keep_each, "packed_keep_bits", terms.packed_bits,
+              "packed_keep_bits: starts",
+              terms.packed_bits ? terms.packed_bits->starts : index_list(), "selected_keys",
+              terms.selected, "bias", terms.bias, "bias_each", terms.bias_each, "alibi: slopes",
+              terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
+              terms.logit_scales, "query_lengths", terms.query_lengths, "key_lengths",
+              terms.key_lengths, "first_keys", terms.first_keys, "query_starts", p.query_starts(),
+              "key_starts", p.key_starts(), "key's scales", key.scales, "value's scales",
+              value.scales, "the table of pages", key.table.region(), "the table's starts",
+              key.table.starts(), "lengths", key.lengths, "sequences", key.sequences, others...);
 }
 
 /// The bytes that a plan sets aside must be a number.
