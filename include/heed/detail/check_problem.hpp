@@ -163,16 +163,18 @@ void check_apart_from_inputs(const char* function, const problem<Scalar, Stored>
                              const Others&... others) {
   const auto &key = p.key, &value = p.value;
   const auto& terms = p.terms;
-  check_apart(function, first, second, "query", p.query, "key", key.elements, "value",
-              value.elements, "keep", terms.keep, "keep", terms.keep_bytes, "keep_bits",
-              terms.keep_bits, "packed_keep_bits", terms.packed_bits, "bias", terms.bias,
-              "relative_keys", terms.relative_keys, "relative_values", terms.relative_values,
-              "alibi: slopes", terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
-              terms.logit_scales, "query_lengths", terms.query_lengths, "key_lengths",
-              terms.key_lengths, "first_keys", terms.first_keys, "query_starts", p.query_starts(),
-              "key_starts", p.key_starts(), "key's scales", key.scales, "value's scales",
-              value.scales, "the table of pages", key.table.region(), "the table's starts",
-              key.table.starts(), "lengths", key.lengths, "sequences", key.sequences, others...);
+  check_apart(
+      function, first, second, "query", p.query, "key", key.elements, "value", value.elements,
+      "keep", terms.keep, "keep", terms.keep_bytes, "keep_bits", terms.keep_bits, "keep_each",
+      terms.keep_each, "packed_keep_bits", terms.packed_bits, "packed_keep_bits: starts",
+      terms.packed_bits ? terms.packed_bits->starts : index_list(), "bias", terms.bias, "bias_each",
+      terms.bias_each, "relative_keys", terms.relative_keys, "relative_values",
+      terms.relative_values, "alibi: slopes", terms.alibi, "sinks: logits", terms.sinks,
+      "logit_scales: factors", terms.logit_scales, "query_lengths", terms.query_lengths,
+      "key_lengths", terms.key_lengths, "first_keys", terms.first_keys, "query_starts",
+      p.query_starts(), "key_starts", p.key_starts(), "key's scales", key.scales, "value's scales",
+      value.scales, "the table of pages", key.table.region(), "the table's starts",
+      key.table.starts(), "lengths", key.lengths, "sequences", key.sequences, others...);
 }
 
 /// The bytes that a plan sets aside must be a number.

@@ -80,6 +80,13 @@ struct each_term {
     return broadcast_head(views[b], 0, h);
   }
 };
+/// What a call writes is apart from all of the views.
+template <typename Scalar, typename Purpose>
+void check_other(const char* function, const named_region& first, const named_region& second,
+                 const char* whose, const each_term<Scalar, Purpose>& term) {
+  for (size_type b = 0; b < term.count; ++b)
+    check_other(function, first, second, whose, term.views[b]);
+}
 /// Bits of all sequences, one after the other: those of a sequence begin at a byte.
 struct packed_bits_term {
   const std::uint8_t* bytes = nullptr;
