@@ -31,6 +31,14 @@ row_vector<Scalar> alibi_slopes(size_type num_heads) {
 
 /// A bias that depends on how far a key is from its query alone: a number for each head and
 /// distance, O(n_q + n_kv) memory, which `view` shows as the matrix that the term `bias` takes.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const heed::distance_bias<float> fade(1, 10, 10, [](heed::size_type, heed::size_type distance) {
+///   return -std::log1p(float(std::abs(distance)));
+/// });
+/// const auto out = heed::attention(x, x, x, {}, heed::bias(fade.view()));
+/// @endcode
 template <typename Scalar>
 class distance_bias {
   size_type n_q_, n_kv_;
@@ -80,6 +88,10 @@ struct t5_options {
 /// The bucket of a key `distance` tokens after its query: half of the buckets of a direction are
 /// for one distance each, the others grow with its logarithm (_relative_position_bucket of Hugging
 /// Face's transformers).
+///
+/// @code
+/// assert(heed::t5_bucket(0, 32) == 0 && heed::t5_bucket(3, 32) == 16 + 3);
+/// @endcode
 inline size_type t5_bucket(size_type distance, size_type num_buckets,
                            const t5_options& options = {}) {
   const size_type of_direction = options.bidirectional ? num_buckets / 2 : num_buckets,
