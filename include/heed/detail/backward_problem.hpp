@@ -85,6 +85,14 @@ void check_gradient_terms(const char* function, const backward_problem<Scalar, O
     if (!term) missing(what, name);
     check_equal(function, what, gradient->count, "query's num_heads", p.forward.num_heads());
   };
+  const auto refuse = [&](bool given, const char* term) {
+    if (given)
+      fail_with("heed::", function, ": ", term,
+                " is a term of the forward call alone: its gradient is not computed");
+  };
+  refuse(forward.relative_keys.has_value(), "relative_keys");
+  refuse(forward.relative_values.has_value(), "relative_values");
+  refuse(forward.weight_function.run, "weight_function");
   check_heads("grad_sinks", "sinks", p.terms.grad_sinks, forward.sinks);
   check_heads("grad_logit_scales", "logit_scales", p.terms.grad_logit_scales, forward.logit_scales);
 }

@@ -26,11 +26,12 @@ decode_kernel<Query, Stored, Acc> select_decode(isa target) {
 /// one spends as much on a single query as on a vector of them and reads the keys once for each
 /// query head; decode spends in proportion, but takes blocks with hidden pairs row by row. Measured
 /// on AVX-512: one query wins from a few keys on, 4 from some hundred, 8 from two thousand, 16
-/// never by much. Block masks stay with the forward kernel, which does not read what they hide.
+/// never by much. Block masks stay with the forward kernel, which does not read what they hide, and
+/// so do tables of relative positions and weight functions, which it alone knows.
 template <typename Scalar, typename Stored>
 bool is_decode(const problem<Scalar, Stored>& p, size_type b, size_type n_kv) {
   const size_type n_q = p.n_q(b);
-  return (n_q <= 1 || (n_q <= 8 && n_kv >= 256 * n_q)) && !p.terms.sparse();
+  return (n_q <= 1 || (n_q <= 8 && n_kv >= 256 * n_q)) && !p.terms.takes_blocks();
 }
 template <typename Scalar, typename Stored>
 bool is_decode(const problem<Scalar, Stored>& p, size_type b) {

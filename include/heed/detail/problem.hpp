@@ -196,6 +196,9 @@ struct problem {
   /// used.
   score_params<accumulator> score(size_type b, size_type h) const {
     score_params<accumulator> score;
+    if (terms.relative_keys) score.relative_keys = terms.relative_keys->head(h);
+    if (terms.relative_values) score.relative_values = terms.relative_values->head(h);
+    score.distance_offset = n_kv(b) - n_q(b);
     score.scale = accumulator(scale());
     if (terms.logit_scales) score.scale *= terms.logit_scales->values[h];
     score.softcap = accumulator(options.softcap);
@@ -215,7 +218,6 @@ struct problem {
     if (terms.alibi) {
       score.has_alibi = true;
       score.alibi_slope = term_head(terms.alibi->view, b, h)(0, 0);
-      score.alibi_offset = n_kv(b) - n_q(b);
     }
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
     // A block is whole for the function, not for bits and bytes.
@@ -229,7 +231,9 @@ struct problem {
       score.has_sink = true;
       score.sink = terms.sinks->values[h];
     }
-    if (terms.weight_dropout.run) score.weight_hook = {&run_weight_hook, this};
+    score.final_weights = terms.weight_function.run != nullptr;
+    if (terms.weight_function.run || terms.weight_dropout.run)
+      score.weight_hook = {&run_weight_hook, this};
     return score;
   }
 
@@ -283,7 +287,13 @@ struct problem {
   static void run_weight_hook(const void* context, size b, size h,
                               const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
-    p.terms.weight_dropout.run(p.terms.weight_dropout.context, b, h, p.counted(b, block));
+    const auto& terms = p.terms;
+    if (terms.weight_function.run)
+      p.caught.guard([&] {
+        terms.weight_function.run(terms.weight_function.context, b, h, p.counted(b, block));
+      });
+    if (terms.weight_dropout.run)
+      terms.weight_dropout.run(terms.weight_dropout.context, b, h, p.counted(b, block));
   }
 };
 
