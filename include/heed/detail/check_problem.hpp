@@ -36,8 +36,8 @@ void check_options(const char* function, const attention_options& options) {
 template <typename Scalar, typename Stored>
 void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   const auto& terms = p.terms;
-  const size_type batch = p.ragged() ? p.batch() : p.query.batch, heads = p.query.heads,
-                  n_q = p.query.rows, n_kv = p.key.rows;
+  const size_type batch = p.ragged() ? p.batch() : p.query.batch, heads = p.term_heads(),
+                  n_q = p.term_rows(), n_kv = p.term_columns();
   const auto check_mask = [&](const char* what, const auto& mask, size_type times,
                               const char* columns, size_type wanted) {
     check_view(function, what, mask);
@@ -130,9 +130,12 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
                   " ", limit(b));
   };
   check_entries_of("query_lengths", "query_lengths: entries", terms.query_lengths, "n_q is",
-                   [&](size_type b) { return p.stored_queries(b); });
-  check_entries_of("key_lengths", "key_lengths: entries", terms.key_lengths, "kv_length is",
-                   [&](size_type b) { return p.stored_keys(b); });
+                   [&](size_type b) {
+                     return p.whole.places ? p.whole.places[b].queries : p.stored_queries(b);
+                   });
+  check_entries_of(
+      "key_lengths", "key_lengths: entries", terms.key_lengths, "kv_length is",
+      [&](size_type b) { return p.whole.places ? p.whole.places[b].keys : p.stored_keys(b); });
   check_entries_of("first_keys", "first_keys: entries", terms.first_keys,
                    "the keys of the sequence end at",
                    [&](size_type b) { return p.key.dropped_from(b) + p.key_end(b); });
