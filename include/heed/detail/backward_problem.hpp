@@ -63,6 +63,9 @@ struct backward_problem {
 template <typename Scalar, typename Out>
 void check_gradient_terms(const char* function, const backward_problem<Scalar, Out>& p) {
   const auto& forward = p.forward.terms;
+  if (forward.selected)
+    fail_with("heed::", function,
+              ": selected_keys has no gradient; give keep with the mask that the lists make");
   if (p.terms.grad_lse)
     check_row_numbers(function, "grad_lse", p.terms.grad_lse->view, p.forward.query, "n_q");
   const auto missing = [&](const char* what, const char* term) {

@@ -178,20 +178,24 @@ struct stored_rows {
   size scale_row = 0, scale_page_stride = 0;
   bool gather = false;  // a block of rows is copied before it is multiplied, though a kernel could
                         // read it in place
+  const size* selected = nullptr;  // rows are selected[0], selected[1], ... of these; null: all
 
   const Stored* row_at(size j) const {
+    if (selected) j = selected[j];
     if (!pages.data) return data + j * row;
     j += first;
     return data + pages[j / page_rows] * page_stride + j % page_rows * row;
   }
   /// The scale of row j; those of the rows of its run are scale_row apart.
   const float* scale_at(size j) const {
+    if (selected) j = selected[j];
     if (!pages.data) return scales + j * scale_row;
     j += first;
     return scales + pages[j / page_rows] * scale_page_stride + j % page_rows * scale_row;
   }
   /// How many of the `most` rows from j on are one stride apart.
   size run_at(size j, size most) const {
+    if (selected) return 1;
     if (!pages.data) return most;
     const size left = page_rows - (first + j) % page_rows;
     return left < most ? left : most;

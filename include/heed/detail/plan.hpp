@@ -241,6 +241,7 @@ void forward(problem<Scalar, Stored> p, workspace& memory) {
   if constexpr (has_kernels<Scalar, Stored>) {
     const call_plan plan = plan_call(p);
     void* const scratch = memory.reserve(plan.bytes);
+    p.gathers = p.terms.gathers_keys();
     if (p.terms.max_logits) p.largest = scratch_at<accumulator_t<Scalar>>(scratch, plan.largest);
     decode(p, plan.decode, scratch, [&p](size_type b) { return is_decode(p, b); });
     forward_blocks(p, plan.blocks, scratch);

@@ -78,6 +78,9 @@ struct problem {
 
   accumulator* largest = nullptr;  // score of each row of query, [B,H,n_q]; null: not wanted
 
+  // Of selected keys, only those in the list of a row are looked at; else the lists are a mask.
+  bool gathers = false;
+
   // A call on a cache: queries and keys are tokens of a longer sequence, of which the first
   // key.dropped are gone.
   bool cached = false;
@@ -100,6 +103,16 @@ struct problem {
   }
   /// Query heads that share one key/value head.
   size_type group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
+  /// The sequence of row `row` of all [batch, n_q] rows of queries.
+  size_type sequence_of(size_type row) const {
+    if (!ragged()) return row / query.rows;
+    size_type b = 0, end = batch();
+    while (end - b > 1) {
+      const size_type middle = b + (end - b) / 2;
+      (terms.starts->queries[middle] <= row ? b : end) = middle;
+    }
+    return b;
+  }
   /// The rows of queries that sequence b has in memory, and those that are its queries: the others
   /// are never read.
   size_type stored_queries(size_type b) const {
@@ -136,8 +149,18 @@ struct problem {
     return (std::max)(size_type{0}, key.dropped_from(b) - first);
   }
   /// Whether the next call may differ from this one in the lengths of its sequences alone, from no
-  /// key to key.capacity: a loop of such calls takes its workspace at once.
-  bool grows() const { return !ragged() && !terms.query_lengths && (cached || terms.key_lengths); }
+  /// key to key.capacity: a loop of such calls takes its workspace at once. (With selected keys the
+  /// workspace is the same at all lengths.)
+  bool grows() const {
+    return !ragged() && !terms.query_lengths && !terms.selected && (cached || terms.key_lengths);
+  }
+  /// The keys that the queries of a head of sequence b have selected.
+  key_lists selected(size_type b, size_type h) const {
+    const auto& all = terms.selected->view;
+    auto lists = broadcast_head(all, query_entry(b), h * all.heads / num_heads());
+    lists.data += first_query(b) * lists.row_stride;
+    return {lists, terms.selected->width};
+  }
   double scale() const {
     return options.scale ? *options.scale
                          : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, size_type{1})));
@@ -205,16 +228,21 @@ struct problem {
   }
 
   head_problem<Scalar, Stored> head(size_type b, size_type h) const {
-    const size_type h_kv = h / group();
-    head_problem<Scalar, Stored> one{query.head(query_entry(b), h, first_query(b), n_q(b)),
+    return head(b, h, 0, n_q(b));
+  }
+  /// Queries [first, first + count) alone; the score still counts from the first of the sequence.
+  head_problem<Scalar, Stored> head(size_type b, size_type h, size_type first,
+                                    size_type count) const {
+    const size_type h_kv = h / group(), row = first_query(b) + first;
+    head_problem<Scalar, Stored> one{query.head(query_entry(b), h, row, count),
                                      key.head(key_entry(b), h_kv, first_key(b), n_kv(b)),
                                      value.head(key_entry(b), h_kv, first_key(b), n_kv(b)),
-                                     out.head(query_entry(b), h, first_query(b), n_q(b)),
+                                     out.head(query_entry(b), h, row, count),
                                      {},
                                      nullptr,
                                      score(b, h)};
-    if (lse.data) one.lse = lse.head(query_entry(b), h, first_query(b), n_q(b));
-    one.largest = largest_scores(b, h);
+    if (lse.data) one.lse = lse.head(query_entry(b), h, row, count);
+    if (largest) one.largest = largest_scores(b, h) + first;
     return one;
   }
 
@@ -259,10 +287,12 @@ struct problem {
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
     // A block is whole for the function, not for bits and bytes.
     score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.bits_mask.run &&
-                                       !terms.bytes_mask.run && !terms.packed_mask;
+                                       !terms.bytes_mask.run && !terms.packed_mask &&
+                                       !masks_unselected();
     if (terms.score_function.run) score.score_hook = {&run_score_hook, this};
     if (terms.score_derivative.run) score.slope_hook = {&run_slope_hook, this};
-    if (terms.bits_mask.run || terms.bytes_mask.run || terms.packed_mask || terms.mask_function.run)
+    if (terms.bits_mask.run || terms.bytes_mask.run || terms.packed_mask ||
+        terms.mask_function.run || masks_unselected())
       score.mask_hook = {&run_mask_hook, this};
     if (terms.sinks && !is_negative_infinity(terms.sinks->values[h])) {
       score.has_sink = true;
@@ -279,6 +309,8 @@ struct problem {
 
  private:
   mutable caught_exception caught;
+
+  bool masks_unselected() const { return terms.selected && !gathers; }
 
   /// The visible pairs of a block as the user's functions and dropout count them: rows of the call,
   /// of the whole, or with a cache tokens of the sequence.
@@ -319,6 +351,7 @@ struct problem {
       if (mask.run) mask.run(mask.context, b, h, in_rows);
     if (p.terms.packed_mask)
       p.terms.packed_mask(*p.terms.packed_bits, b, p.n_kv(b), {block, p.band(b)});
+    if (p.masks_unselected()) p.terms.selected_mask(p.selected(b, h), {block, p.band(b)});
     if (p.terms.mask_function.run)
       p.caught.guard([&] {
         p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block));

@@ -96,6 +96,40 @@ struct packed_bits_term {
 inline memory_region region_of(const packed_bits_term& term) {
   return {term.bytes, 1, {1, 1, 1, term.count}, {0, 0, 0, 1}};
 }
+/// The keys that a query may see: integers of `width` bytes, `step` bytes apart; -1 is none.
+struct key_list {
+  const unsigned char* data = nullptr;
+  size count = 0, step = 0, width = 0;
+
+  size operator[](size n) const { return integers{data + n * step, width}[0]; }
+  bool has(size j) const {
+    for (size n = 0; n < count; ++n)
+      if ((*this)[n] == j) return true;
+    return false;
+  }
+};
+/// Those of the queries of one head.
+struct key_lists {
+  matrix_view<const unsigned char> view;  // as in selected_keys_term
+  size width = 0;
+
+  key_list of(size i) const {
+    return {view.data + i * view.row_stride, view.cols, view.col_stride, width};
+  }
+};
+/// Those of a call: the first bytes of integers [batch, heads, n_q, k]; strides count bytes.
+struct selected_keys_term {
+  tensor_view<const unsigned char> view;
+  size_type width = 0;
+};
+inline memory_region region_of(const selected_keys_term& term) {
+  const auto& v = term.view;
+  return {v.data,
+          static_cast<std::size_t>(term.width),
+          {v.batch, v.heads, v.rows, v.cols},
+          {v.batch_stride / term.width, v.head_stride / term.width, v.row_stride / term.width,
+           v.col_stride / term.width}};
+}
 /// Where the sequences of a ragged batch begin; without packs_keys, keys are those of a cache.
 struct starts_term {
   index_list queries, keys;
@@ -200,6 +234,11 @@ void run_packed_bits(const packed_bits_term& term, size b, size n_kv,
   });
 }
 
+template <typename Acc>
+void hide_unselected(const key_lists& lists, const visible_block<Acc>& block) {
+  hide(block, [&](size i, size j) { return lists.of(i).has(j); });
+}
+
 /// All terms of one call, typed for its accumulator.
 template <typename Acc>
 struct terms {
@@ -214,6 +253,8 @@ struct terms {
                       const visible_block<Acc>&) = nullptr;
   std::optional<relative_term<Acc, relative_keys_tag>> relative_keys;
   std::optional<relative_term<Acc, relative_values_tag>> relative_values;
+  std::optional<selected_keys_term> selected;
+  void (*selected_mask)(const key_lists&, const visible_block<Acc>&) = nullptr;
   std::optional<alibi_term<Acc>> alibi;
   std::optional<head_term<Acc, sinks_tag>> sinks;
   std::optional<head_term<Acc, logit_scales_tag>> logit_scales;
@@ -246,6 +287,10 @@ struct terms {
   }
   void add(const relative_term<Acc, relative_keys_tag>& term) { relative_keys = term; }
   void add(const relative_term<Acc, relative_values_tag>& term) { relative_values = term; }
+  void add(const selected_keys_term& term) {
+    selected = term;
+    selected_mask = &hide_unselected<Acc>;
+  }
   void add(const alibi_term<Acc>& term) { alibi = term; }
   void add(const head_term<Acc, sinks_tag>& term) { sinks = term; }
   void add(const head_term<Acc, logit_scales_tag>& term) { logit_scales = term; }
@@ -300,10 +345,12 @@ struct terms {
                   "of the scores (float for float, half and bfloat16; double for double)");
   }
 
+  /// Whether a term looks at keys by their places in a block of them.
+  bool looks_at_places() const { return relative_keys || relative_values || weight_function.run; }
   /// Whether a term is one that the forward kernel alone knows.
-  bool takes_blocks() const {
-    return sparse() || relative_keys || relative_values || weight_function.run;
-  }
+  bool takes_blocks() const { return sparse() || looks_at_places(); }
+  /// Whether the keys of lists are gathered; else the lists are a mask.
+  bool gathers_keys() const { return selected && !looks_at_places(); }
   /// Whether a term has a size for each query and key of a padded batch.
   bool counts_pairs() const { return keep || keep_bytes || keep_bits || bias || sparse(); }
   /// The one block mask of the call; null: none.
