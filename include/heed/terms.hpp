@@ -206,6 +206,49 @@ auto alibi(const Slopes& slopes) {
   return detail::alibi_term<typename Slopes::Scalar>{detail::heads_view<Slopes>(view(slopes))};
 }
 
+/// Relative positions in the keys (Shaw, Uszkoreit and Vaswani 2018): a score is scale q_i . (k_j +
+/// r), where r is row left + (j - i) of a table, and the first or the last row for keys further
+/// away than `left` before or `right` after the query. As for ALiBi, the last query stands at the
+/// last key: j - i means j - i - (n_kv - n_q). [1, heads, left + 1 + right, head_dim], 1 head being
+/// the same for all; the numbers of a row are side by side in memory. In the type of the scores.
+/// Not for calls that take a gradient.
+///
+/// Where distances further away have no vector (VITS), give a first and a last row of zeros.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const heed::rows<float> keys = heed::rows<float>::Random(4 + 1 + 4, 64);
+/// const heed::rows<float> values = heed::rows<float>::Random(4 + 1 + 4, 64);
+/// const auto out = heed::attention(x, x, x, {}, heed::relative_keys(keys, 4, 4),
+///                                  heed::relative_values(values, 4, 4));
+/// @endcode
+template <typename Scalar>
+detail::relative_term<std::remove_const_t<Scalar>, detail::relative_keys_tag> relative_keys(
+    const tensor_view<Scalar>& table, size_type left, size_type right) {
+  return {table, left, right};
+}
+
+/// The same table, a matrix, for every head.
+template <typename Derived>
+auto relative_keys(const Eigen::DenseBase<Derived>& table, size_type left, size_type right) {
+  return relative_keys(view(table), left, right);
+}
+
+/// Relative positions in the values: an output is the sum of p_ij (v_j + r), with r of a table as
+/// relative_keys has it, [1, heads, left + 1 + right, head_dim of the values]. Functions that
+/// compute weights alone do not take it.
+template <typename Scalar>
+detail::relative_term<std::remove_const_t<Scalar>, detail::relative_values_tag> relative_values(
+    const tensor_view<Scalar>& table, size_type left, size_type right) {
+  return {table, left, right};
+}
+
+/// The same table, a matrix, for every head.
+template <typename Derived>
+auto relative_values(const Eigen::DenseBase<Derived>& table, size_type left, size_type right) {
+  return relative_values(view(table), left, right);
+}
+
 /// One logit a query head that joins the softmax's denominator and has no value (Xiao et al. 2024).
 /// A logit of -infinity is no sink.
 ///
@@ -401,6 +444,27 @@ template <typename Function, typename Derivative>
 detail::score_function_term<Function, Derivative> score_function(const Function& function,
                                                                  const Derivative& derivative) {
   return {&function, &derivative};
+}
+
+/// The user's change of weights: function(weight, b, h, i, j) -> the weight under which value j is
+/// summed (prob_mod of ONNX's FlexAttention), which need not be positive; rows are not divided by
+/// their sums again. It comes before dropout, and the log-sum-exp is that of the softmax. A hidden
+/// pair keeps its weight of 0 and a row that sees no key its 0: the function is not called. It must
+/// depend on its arguments alone, and outlive the call, which goes through the keys twice: first
+/// for the sum of each row. Results over parts of the keys cannot be merged. Not for calls that
+/// take a gradient.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// using heed::size_type;
+/// const auto less_than_mean = [](float weight, size_type, size_type, size_type, size_type) {
+///   return weight - 0.1f;
+/// };
+/// const auto out = heed::attention(x, x, x, {}, heed::weight_function(less_than_mean));
+/// @endcode
+template <typename Function>
+detail::weight_function_term<Function> weight_function(const Function& function) {
+  return {&function};
 }
 
 /// The user's mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's

@@ -66,8 +66,8 @@ void check_selected_keys(const char* function, const problem<Scalar, Stored>& p)
 template <typename Scalar, typename Stored>
 void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   const auto& terms = p.terms;
-  const size_type batch = p.ragged() ? p.batch() : p.query.batch, heads = p.query.heads,
-                  n_q = p.query.rows, n_kv = p.key.rows;
+  const size_type batch = p.ragged() ? p.batch() : p.query.batch, heads = p.term_heads(),
+                  n_q = p.term_rows(), n_kv = p.term_columns();
   const auto check_mask = [&](const char* what, const auto& mask, size_type times,
                               const char* columns, size_type wanted) {
     check_view(function, what, mask);
@@ -100,6 +100,30 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     check_extent(function, what, "batch", term->view.batch, batch);
     check_view(function, what, term->view);
   };
+  const auto check_relative = [&](const char* what, const auto& term, const char* whose,
+                                  size_type head_dim) {
+    if (!term) return;
+    const auto& table = term->view;
+    check_view(function, what, table);
+    if (table.batch != 1)
+      fail_with("heed::", function, ": ", what, ": batch ", table.batch,
+                " is not that of a table for all, 1");
+    check_extent(function, what, "num_heads", table.heads, heads);
+    if (term->left < 0 || term->right < 0 || term->left >= table.rows ||
+        term->right != table.rows - 1 - term->left)
+      fail_with("heed::", function, ": ", what, ": ", table.rows, " rows are not those of ",
+                term->left, " places to the left, the query's own and ", term->right,
+                " to the right");
+    check_axis(function, what, "head_dim", table.cols, whose, head_dim);
+    if (table.col_stride != 1 && table.cols > 1)
+      fail_with("heed::", function, ": ", what,
+                ": the numbers of a row must be side by side in memory, but are ", table.col_stride,
+                " apart");
+    product(function, "scratch for relative positions, in bytes",
+            {table.rows, size_type{1} << 16, workers_of(p.options.execution)});
+  };
+  check_relative("relative_keys", terms.relative_keys, "query", p.query.cols);
+  check_relative("relative_values", terms.relative_values, "value", p.value.cols);
   check_entries("alibi: slopes", terms.alibi);
   check_entries("max_logits", terms.max_logits);
   if (terms.max_logits && terms.sinks)
@@ -136,9 +160,12 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
                   " ", limit(b));
   };
   check_entries_of("query_lengths", "query_lengths: entries", terms.query_lengths, "n_q is",
-                   [&](size_type b) { return p.stored_queries(b); });
-  check_entries_of("key_lengths", "key_lengths: entries", terms.key_lengths, "kv_length is",
-                   [&](size_type b) { return p.stored_keys(b); });
+                   [&](size_type b) {
+                     return p.whole.places ? p.whole.places[b].queries : p.stored_queries(b);
+                   });
+  check_entries_of(
+      "key_lengths", "key_lengths: entries", terms.key_lengths, "kv_length is",
+      [&](size_type b) { return p.whole.places ? p.whole.places[b].keys : p.stored_keys(b); });
   check_entries_of("first_keys", "first_keys: entries", terms.first_keys,
                    "the keys of the sequence end at",
                    [&](size_type b) { return p.key.dropped_from(b) + p.key_end(b); });
@@ -175,7 +202,8 @@ void check_apart_from_inputs(const char* function, const problem<Scalar, Stored>
               terms.keep_bits, "keep_each", terms.keep_each, "packed_keep_bits", terms.packed_bits,
               "packed_keep_bits: starts",
               terms.packed_bits ? terms.packed_bits->starts : index_list(), "selected_keys",
-              terms.selected, "bias", terms.bias, "bias_each", terms.bias_each, "alibi: slopes",
+              terms.selected, "bias", terms.bias, "bias_each", terms.bias_each, "relative_keys",
+              terms.relative_keys, "relative_values", terms.relative_values, "alibi: slopes",
               terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
               terms.logit_scales, "query_lengths", terms.query_lengths, "key_lengths",
               terms.key_lengths, "first_keys", terms.first_keys, "query_starts", p.query_starts(),

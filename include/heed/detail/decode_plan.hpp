@@ -28,13 +28,14 @@ decode_kernel<Query, Stored, Acc> select_decode(isa target) {
 /// one spends as much on a single query as on a vector of them and reads the keys once for each
 /// query head; decode spends in proportion, but takes blocks with hidden pairs row by row. Measured
 /// on AVX-512: one query wins from a few keys on, 4 from some hundred, 8 from two thousand, 16
-/// never by much. Block masks stay with the forward kernel, which does not read what they hide.
+/// never by much. Block masks stay with the forward kernel, which does not read what they hide, and
+/// so do tables of relative positions and weight functions, which it alone knows.
 /// With selected keys each query has its own, and is decoded alone.
 template <typename Scalar, typename Stored>
 bool is_decode(const problem<Scalar, Stored>& p, size_type b, size_type n_kv) {
-  if (p.terms.selected) return true;
+  if (p.terms.gathers_keys()) return true;
   const size_type n_q = p.n_q(b);
-  return (n_q <= 1 || (n_q <= 8 && n_kv >= 256 * n_q)) && !p.terms.sparse();
+  return (n_q <= 1 || (n_q <= 8 && n_kv >= 256 * n_q)) && !p.terms.takes_blocks();
 }
 template <typename Scalar, typename Stored>
 bool is_decode(const problem<Scalar, Stored>& p, size_type b) {
@@ -48,11 +49,11 @@ struct decode_queries {
 /// All of a sequence; with selected keys each row of queries alone, of which padding is none.
 template <typename Scalar, typename Stored>
 size_type decode_units(const problem<Scalar, Stored>& p) {
-  return p.terms.selected ? p.query.batch * p.query.rows : p.batch();
+  return p.terms.gathers_keys() ? p.query.batch * p.query.rows : p.batch();
 }
 template <typename Scalar, typename Stored>
 decode_queries queries_of(const problem<Scalar, Stored>& p, size_type unit) {
-  if (!p.terms.selected) return {unit, 0, p.n_q(unit)};
+  if (!p.terms.gathers_keys()) return {unit, 0, p.n_q(unit)};
   const size_type b = p.sequence_of(unit),
                   i = unit - (p.ragged() ? p.first_query(b) : b * p.query.rows);
   return {b, i, i < p.n_q(b) ? 1 : 0};
@@ -81,7 +82,7 @@ struct decode_cut {
 };
 template <typename Scalar, typename Stored>
 decode_cut cut_keys(const problem<Scalar, Stored>& p, size_type b) {
-  if (p.terms.selected) return {0, p.terms.selected->view.cols, least_decode_part};
+  if (p.terms.gathers_keys()) return {0, p.terms.selected->view.cols, least_decode_part};
   const index_range reach = p.reach(b);
   return {reach.begin, reach.end, decode_part(p.n_kv(b))};
 }
@@ -133,7 +134,7 @@ row_total<Acc> weigh_parts(const decode_results<Acc>& results, size_type parts, 
 /// Key/value heads as decode takes them: one for each query head where each has its own list.
 template <typename Scalar, typename Stored>
 size_type decode_kv_heads(const problem<Scalar, Stored>& p) {
-  const bool own = p.terms.selected && p.terms.selected->view.heads > p.key.heads;
+  const bool own = p.terms.gathers_keys() && p.terms.selected->view.heads > p.key.heads;
   return own ? p.num_heads() : p.key.heads;
 }
 /// Key/value heads of a task: all, where their rows are side by side, for then the bytes come in
@@ -143,7 +144,7 @@ constexpr size_type decode_heads_limit = 64;
 template <typename Scalar, typename Stored>
 size_type decode_heads(const problem<Scalar, Stored>& p, size_type parts) {
   if (!p.heads_adjoin() || p.key.heads < 2) return 1;
-  if (p.terms.selected && p.terms.selected->view.heads > 1) return 1;  // they have other keys
+  if (p.terms.gathers_keys() && p.terms.selected->view.heads > 1) return 1;  // they have other keys
   size_type heads = (std::min)(p.key.heads, decode_heads_limit);
   const size_type workers = workers_of(p.options.execution);
   while (workers > 1 && heads > 1 && p.key.heads / heads * parts < 4 * workers)
@@ -205,7 +206,7 @@ decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
   plan.heads = decode_heads(p, all_parts);
   plan.bundles = (plan.kv_heads + plan.heads - 1) / plan.heads;
   plan.shares = plan.longest;
-  if (p.terms.selected)  // each task gathers the keys: no more than threads need
+  if (p.terms.gathers_keys())  // each task gathers the keys: no more than threads need
     plan.shares = (std::min)(plan.longest, (4 * size_type{workers_of(p.options.execution)} - 1) /
                                                    (std::max)(size_type{1}, units * plan.bundles) +
                                                1);
@@ -213,7 +214,7 @@ decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
   plan.workers = workers_of(p.options.execution, plan.tasks);
 
   plan.score_bytes = padded_bytes(plan.group * size_type{sizeof(score_params<Acc>)});
-  if (p.terms.selected) {
+  if (p.terms.gathers_keys()) {
     plan.row_bytes = padded_bytes(plan.group * size_type{sizeof(selected_row<Acc>)});
     plan.key_bytes = padded_bytes(p.terms.selected->view.cols * size_type{sizeof(size_type)});
     plan.taken_bytes = padded_bytes(key_set_words((std::max)(p.key.capacity, p.key.rows)) *
@@ -300,7 +301,7 @@ class decode_run {
       const auto [b, first, count] = queries;
       const size_type h = h_kv * plan.group + g;
       const head_problem<Scalar, Stored> head =
-          p.terms.selected
+          p.terms.gathers_keys()
               ? selected_head(p, b, h, first, keys, cut.end, *new (rows + g) selected_row<Acc>)
               : p.head(b, h, first, count);
       new (score + g) score_params<Acc>(head.score);
@@ -398,7 +399,7 @@ class decode_run {
     if (!alone)
       while (slot_at(slot).turn.load(std::memory_order_acquire) != turn) std::this_thread::yield();
 
-    if (p.terms.selected) cut.end = gather(queries, first, own);
+    if (p.terms.gathers_keys()) cut.end = gather(queries, first, own);
     auto* const heads = reinterpret_cast<decode_params<In, Acc>*>(own);
     for (size_type n = 0; n < num_heads; ++n)
       place_head(queries, first + n, cut, scratch_at<size_type>(own, plan.keys_at()),

@@ -28,6 +28,35 @@ struct head_problem {
   score_params<accumulator> score;
 };
 
+/// The visible band of options on a diagonal: causal and window.
+inline band band_on(const attention_options& options, size_type diagonal) {
+  band visible;
+  if (options.window_left >= 0) visible.low = diagonal - (std::min)(options.window_left, unbounded);
+  if (options.window_right >= 0)
+    visible.high = diagonal + (std::min)(options.window_right, unbounded);
+  if (options.causal != causal::none) visible.high = diagonal;
+  return visible;
+}
+
+/// Where a call that is a part of a whole lies in a sequence of it: the first query and key of the
+/// call are these tokens of `queries` and `keys` ones.
+struct place {
+  size_type first_query = 0, first_key = 0, queries = 0, keys = 0;
+
+  /// The key that the first query stands at, counted from the first key.
+  size_type diagonal(causal kind) const {
+    return (kind == causal::top_left ? 0 : keys - queries) + first_query - first_key;
+  }
+};
+
+/// What a call that is a part of a whole has of it. Its terms are the whole's: they have a head for
+/// each of `heads`, a row for each of `rows` queries and a column for each of `columns` keys.
+struct whole_call {
+  const place* places = nullptr;  // of each sequence; null: the call is the whole
+  size_type heads = 0, rows = 0, columns = 0;
+  size_type first_head = 0, first_row = 0;  // where the call's begin among those of its terms
+};
+
 /// One call, checked: what the reference, the streaming form and the kernels all start from. Making
 /// one is the only place where arguments are looked at; nothing has been written when it fails.
 /// Stored is the scalar of keys and values, which a cache may keep in another type.
@@ -55,6 +84,10 @@ struct problem {
   // A call on a cache: queries and keys are tokens of a longer sequence, of which the first
   // key.dropped are gone.
   bool cached = false;
+
+  // A call that is a part of a whole: causal, windows, ALiBi, functions, masks and dropout count
+  // tokens of the whole.
+  whole_call whole;
 
   /// Whether sequences have different numbers of queries, one after the other in one batch entry;
   /// and whether keys are packed so too, or are those of a cache.
@@ -134,18 +167,21 @@ struct problem {
   }
 
   /// The key that the first query of sequence b stands at.
-  size_type diagonal(size_type b) const {
-    return options.causal == causal::top_left ? 0 : n_kv(b) - n_q(b);
+  size_type diagonal(size_type b) const { return place_of(b).diagonal(options.causal); }
+  /// The visible band of sequence b.
+  detail::band band(size_type b) const { return band_on(options, diagonal(b)); }
+
+  /// Where sequence b of the call lies in the whole, which is the call itself but for parts.
+  place place_of(size_type b) const {
+    return whole.places ? whole.places[b] : place{0, 0, n_q(b), n_kv(b)};
   }
-  /// The visible band of sequence b: causal and window on one diagonal.
-  detail::band band(size_type b) const {
-    const size_type offset = diagonal(b);
-    detail::band visible;
-    if (options.window_left >= 0) visible.low = offset - (std::min)(options.window_left, unbounded);
-    if (options.window_right >= 0)
-      visible.high = offset + (std::min)(options.window_right, unbounded);
-    if (options.causal != causal::none) visible.high = offset;
-    return visible;
+  /// The sizes that terms have.
+  size_type term_heads() const { return whole.places ? whole.heads : query.heads; }
+  size_type term_rows() const { return whole.places ? whole.rows : query.rows; }
+  size_type term_columns() const { return whole.places ? whole.columns : key.rows; }
+  /// The column of terms that the first key of sequence b has.
+  size_type first_column(size_type b) const {
+    return whole.places ? whole.places[b].first_key : skipped(b);
   }
 
   accumulator* largest_scores(size_type b, size_type h) const {
@@ -210,20 +246,24 @@ struct problem {
     return one;
   }
 
-  /// What head h of sequence b has of a term with a column for each row of keys: that of its first
-  /// key is the first.
+  /// What head h of sequence b has of a term with a row for each query and a column for each row of
+  /// keys: those of its first query and key are the first.
   template <typename Element>
   matrix_view<Element> from_first_key(const tensor_view<Element>& term, size_type b,
                                       size_type h) const {
     matrix_view<Element> one = term_head(term, b, h);
-    one.data += skipped(b) * one.col_stride;
+    one.data += whole.first_row * one.row_stride + first_column(b) * one.col_stride;
     return one;
   }
 
   /// The hooks of what it returns look at this problem: it must stay where it is while they are
   /// used.
   score_params<accumulator> score(size_type b, size_type h) const {
+    h += whole.first_head;
     score_params<accumulator> score;
+    if (terms.relative_keys) score.relative_keys = terms.relative_keys->head(h);
+    if (terms.relative_values) score.relative_values = terms.relative_values->head(h);
+    score.distance_offset = place_of(b).diagonal(causal::none);
     score.scale = accumulator(scale());
     if (terms.logit_scales) score.scale *= terms.logit_scales->values[h];
     score.softcap = accumulator(options.softcap);
@@ -243,7 +283,6 @@ struct problem {
     if (terms.alibi) {
       score.has_alibi = true;
       score.alibi_slope = term_head(terms.alibi->view, b, h)(0, 0);
-      score.alibi_offset = n_kv(b) - n_q(b);
     }
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
     // A block is whole for the function, not for bits and bytes.
@@ -259,7 +298,9 @@ struct problem {
       score.has_sink = true;
       score.sink = terms.sinks->values[h];
     }
-    if (terms.weight_dropout.run) score.weight_hook = {&run_weight_hook, this};
+    score.final_weights = terms.weight_function.run != nullptr;
+    if (terms.weight_function.run || terms.weight_dropout.run)
+      score.weight_hook = {&run_weight_hook, this};
     return score;
   }
 
@@ -272,14 +313,19 @@ struct problem {
   bool masks_unselected() const { return terms.selected && !gathers; }
 
   /// The visible pairs of a block as the user's functions and dropout count them: rows of the call,
-  /// or with a cache tokens of the sequence.
+  /// of the whole, or with a cache tokens of the sequence.
   visible_block<accumulator> counted(size_type b, const score_block<accumulator>& block) const {
+    if (!cached && !whole.places) return {block, band(b)};
+    const size_type before = whole.places ? whole.places[b].first_key : dropped(b);
+    return moved(b, block, cached ? before + diagonal(b) : whole.places[b].first_query, before);
+  }
+  /// The same where the first query and key have other numbers.
+  visible_block<accumulator> moved(size_type b, const score_block<accumulator>& block,
+                                   size_type first_query, size_type first_key) const {
     visible_block<accumulator> visible{block, band(b)};
-    if (!cached) return visible;
-    const size_type before = dropped(b), first_query = before + diagonal(b);
     visible.i_begin += first_query, visible.i_end += first_query;
-    visible.j_begin += before, visible.j_end += before;
-    visible.band.low -= diagonal(b), visible.band.high -= diagonal(b);
+    visible.j_begin += first_key, visible.j_end += first_key;
+    visible.band.low += first_key - first_query, visible.band.high += first_key - first_query;
     return visible;
   }
   static void run_score_hook(const void* context, size b, size h,
@@ -299,10 +345,8 @@ struct problem {
   static void run_mask_hook(const void* context, size b, size h,
                             const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
-    visible_block<accumulator> in_rows{block, p.band(b)};  // of keys, in memory
-    const size_type skipped = p.skipped(b);
-    in_rows.j_begin += skipped, in_rows.j_end += skipped;
-    in_rows.band.low += skipped, in_rows.band.high += skipped;
+    const visible_block<accumulator> in_rows =  // of the mask
+        p.moved(b, block, p.whole.first_row, p.first_column(b));
     for (const auto& mask : {p.terms.bits_mask, p.terms.bytes_mask})
       if (mask.run) mask.run(mask.context, b, h, in_rows);
     if (p.terms.packed_mask)
@@ -316,7 +360,13 @@ struct problem {
   static void run_weight_hook(const void* context, size b, size h,
                               const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
-    p.terms.weight_dropout.run(p.terms.weight_dropout.context, b, h, p.counted(b, block));
+    const auto& terms = p.terms;
+    if (terms.weight_function.run)
+      p.caught.guard([&] {
+        terms.weight_function.run(terms.weight_function.context, b, h, p.counted(b, block));
+      });
+    if (terms.weight_dropout.run)
+      terms.weight_dropout.run(terms.weight_dropout.context, b, h, p.counted(b, block));
   }
 };
 
