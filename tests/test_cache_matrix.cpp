@@ -43,6 +43,11 @@ constexpr feature query_lengths{unsigned(feature::count)}, max_logits{unsigned(f
     no_lse{unsigned(feature::count) + 2};
 constexpr unsigned feature_count = unsigned(feature::count) + 3;
 
+/// Terms that this matrix does not give yet.
+bool left_out(feature f) {
+  return f == feature::relative_keys || f == feature::relative_values ||
+         f == feature::selected_keys || f == feature::weight_function;
+}
 /// Features that a mixed batch refuses, because they have the sizes of a padded batch or a cache
 /// has them already; they have a test of their own.
 bool refused_in_mixed_batches(feature f) {
@@ -812,7 +817,8 @@ TEST_CASE("mixed batches: features in pairs on every kind of cache, in every typ
   std::set<std::pair<feature, unsigned>> tried;
   std::vector<feature> features;
   for (unsigned f = 0; f < feature_count; ++f)
-    if (!refused_in_mixed_batches(feature(f))) features.push_back(feature(f));
+    if (!refused_in_mixed_batches(feature(f)) && !left_out(feature(f)))
+      features.push_back(feature(f));
   const std::size_t kinds = std::size_t(kind::count), sets = testing::isas().size();
   std::set<std::pair<feature, std::size_t>> begun;
   std::set<std::pair<unsigned, std::size_t>> begun_types;
