@@ -87,14 +87,18 @@ struct block_mask_params {
   }
 };
 
+/// What the numbers of a bias are: of the scores' type or, beside floats, of 16 bits.
+enum class bias_numbers : std::uint8_t { scores, half, bfloat16 };
+
 /// How a score comes from a dot product, in this order; then the softmax with the sink, then
 /// weight_hook. problem::score fills it in. Kernels and plans ask the functions below which terms
 /// are there: a new term is added to all of these, to score.hpp and to kernel/score.inc.
 template <typename Acc>
 struct score_params {
   Acc scale = 1;
-  Acc softcap = 0;            // 0: off
-  const Acc* bias = nullptr;  // bias[i * bias_row + j * bias_col]; -inf masks
+  Acc softcap = 0;             // 0: off
+  const void* bias = nullptr;  // number i * bias_row + j * bias_col of these; -inf masks
+  bias_numbers bias_type = bias_numbers::scores;
   size bias_row = 0, bias_col = 0;
   bool has_alibi = false;  // a slope of 0 may be one that is learned
   Acc alibi_slope = 0;     // adds -slope * |i + alibi_offset - j|

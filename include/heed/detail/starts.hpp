@@ -55,10 +55,9 @@ void check_ragged(const char* function, const Problem& p) {
 template <typename Problem>
 void check_each_sequence(const char* function, const Problem& p) {
   const auto check_one = [&](const char* what, const auto& term) {
-    if (!term) return;
-    check_equal(function, what, term->count, "the call's sequences", p.batch());
+    check_equal(function, what, term.count, "the call's sequences", p.batch());
     for (size_type b = 0; b < p.batch(); ++b) {
-      const auto& view = term->views[b];
+      const auto& view = term.views[b];
       check_view(function, what, view);
       const auto fits = [&](const char* axis, size_type got, size_type wanted) {
         if (got != 1 && got != wanted)
@@ -71,8 +70,8 @@ void check_each_sequence(const char* function, const Problem& p) {
       fits("n_kv", view.cols, p.n_kv(b));
     }
   };
-  check_one("keep_each", p.terms.keep_each);
-  check_one("bias_each", p.terms.bias_each);
+  if (p.terms.keep_each) check_one("keep_each", *p.terms.keep_each);
+  p.terms.bias_each.visit([&](const auto& term) { check_one("bias_each", term); });
   if (!p.terms.packed_bits) return;
   const packed_bits_term& bits = *p.terms.packed_bits;
   check_list(function, "packed_keep_bits: starts", bits.starts);
