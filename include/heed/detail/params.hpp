@@ -75,15 +75,26 @@ struct block_hook {
 /// everything where there is none; everything, and the mask function is not evaluated.
 enum class block_state : std::uint8_t { hidden, partly, whole };
 
+/// How an axis is cut into blocks: of one size, the last perhaps smaller, or each of its own.
+struct block_cuts {
+  size each = 1;
+  const size* block_of = nullptr;  // of each row, where blocks have sizes of their own
+  const size* starts = nullptr;    // then: where each begins; one entry more, where the last ends
+
+  size at(size i) const { return block_of ? block_of[i] : i / each; }
+  /// Where the block that row i is in ends; the last of one size may end later than the axis.
+  size end(size i) const { return block_of ? starts[block_of[i] + 1] : (i / each + 1) * each; }
+};
+
 /// A mask by blocks: query i may see key j only where at(i, j) is not hidden.
 struct block_mask_params {
   const block_state* states = nullptr;  // null: no such mask
   size row = 0;
-  size block_q = 1, block_kv = 1;
+  block_cuts queries, keys;
   bool whole_needs_no_hook = false;  // a whole block has nothing that mask_hook would hide
 
   block_state at(size i, size j) const {
-    return states ? states[i / block_q * row + j / block_kv] : block_state::partly;
+    return states ? states[queries.at(i) * row + keys.at(j)] : block_state::partly;
   }
 };
 

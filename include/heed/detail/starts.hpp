@@ -1,6 +1,7 @@
 #pragma once
 
 #include <heed/detail/check.hpp>
+#include <heed/detail/sizes.hpp>
 #include <heed/detail/terms.hpp>
 #include <heed/tensor.hpp>
 
@@ -15,20 +16,11 @@ namespace detail {
 /// number of sequences.
 inline size_type check_starts(const char* function, const char* what, const index_list& starts,
                               size_type total) {
-  check_list(function, what, starts);
-  if (starts.size < 1)
-    fail_with("heed::", function, ": ", what,
-              " must have one more entry than there are sequences, but has 0");
-  if (starts[0] != 0)
-    fail_with("heed::", function, ": ", what, " must begin with 0, but begins with ", starts[0]);
-  for (size_type b = 1; b < starts.size; ++b)
-    if (starts[b] < starts[b - 1])
-      fail_with("heed::", function, ": ", what, " must not decrease, but entry ", b, " is ",
-                starts[b], " after ", starts[b - 1]);
-  if (starts[starts.size - 1] != total)  // a name is made only where it is shown
-    fail_unequal(function, (std::string(what) + ": last entry").c_str(), starts[starts.size - 1],
+  const size_type sequences = check_ascending(function, what, starts);
+  if (starts[sequences] != total)  // a name is made only where it is shown
+    fail_unequal(function, (std::string(what) + ": last entry").c_str(), starts[sequences],
                  "the number of rows", total);
-  return starts.size - 1;
+  return sequences;
 }
 
 /// Sequences are as many in both lists; without starts of keys they are those of a cache.
