@@ -1,6 +1,6 @@
 #include "../catch.hpp"
-#include "model.hpp"
 #include "model_at_hand.hpp"
+#include "session.hpp"
 
 #include <heed/weights.hpp>
 
