@@ -49,7 +49,7 @@ std::vector<arrival> schedule(bool quick) {
           {6, "Write a short poem about the sea."},
           {12, "What do bees make?"},
           {14, "What is 12 plus 30?"},
-          {16, "Say hello in Spanish."},
+          {16, "What is the opposite of hot?"},
           {30, "Why is the sky blue?"},
           {32, "Name an animal that can fly."}};
 }

@@ -25,7 +25,7 @@ struct request {
   enum class state { waiting, reading, writing, finished };
 
   std::vector<token> prompt;
-  size_type longest;  // tokens of the answer
+  size_type longest = 0;  // tokens of the answer
   state now = state::waiting;
   size_type sequence = -1;    // its name in the caches
   size_type read = 0;         // tokens of the prompt
@@ -62,7 +62,8 @@ class server {
   /// The prompt begins with the tokens that all have in common, and goes on. Throws
   /// std::invalid_argument for one that the pages have no room for.
   void submit(std::vector<token> prompt, size_type longest) {
-    request r{std::move(prompt), longest};
+    request r;
+    r.prompt = std::move(prompt), r.longest = longest;
     if (const size_type all = pages_of(r) + shared_pages_; all > limits_.pages)
       throw std::invalid_argument("a prompt of " + std::to_string(r.prompt.size()) +
                                   " tokens and its answer need " + std::to_string(all) +
