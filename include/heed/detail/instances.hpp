@@ -61,6 +61,9 @@
   keyword template void set::store_block<set::V, In>(const Acc*, size, size, size, In*, size, \
                                                      size) noexcept;
 
+#define HEED_LINEAR_KERNEL(keyword, set, V, In, Acc) \
+  keyword template size set::linear<set::V, In>(const linear_params<In, Acc>&) noexcept;
+
 // What a set has besides.
 #define HEED_OTHER_KERNELS_baseline(keyword)
 #define HEED_OTHER_KERNELS_avx2(keyword)
@@ -104,6 +107,10 @@
   HEED_PRODUCT_KERNELS(keyword, set, f32, bfloat16_bits)                    \
   HEED_PRODUCT_KERNELS(keyword, set, f32, half_bits)                        \
   HEED_PRODUCT_KERNELS(keyword, set, f64, double)                           \
+  HEED_LINEAR_KERNEL(keyword, set, f32, float, float)                       \
+  HEED_LINEAR_KERNEL(keyword, set, f32, bfloat16_bits, float)               \
+  HEED_LINEAR_KERNEL(keyword, set, f32, half_bits, float)                   \
+  HEED_LINEAR_KERNEL(keyword, set, f64, double, double)                     \
   HEED_OTHER_KERNELS_##set(keyword)                                         \
   }                                                                         \
   }                                                                         \

@@ -45,7 +45,13 @@
 //   v.store(p)  v.store(p, n)     the mirror image. f32 also loads and stores bfloat16_bits* and
 //                                 half_bits* (stores round to nearest even), and loads
 //                                 std::int8_t*, float8_e4m3* and float8_e5m2*
-//   V::load_pairs(p, low, high)   the lower 4 bits of `lanes` bytes, and the upper; f32 alone
+//   V::load_even_odd(p, a, b)     on x86: of 2 lanes numbers of bfloat16 or 8-bit floats those with
+//                                 even and those with odd numbers; of e4m3 2^-8 of them, and NaN is
+//                                 480
+//   V::broadcast_two(p, a, b)     two bfloat16, each in every lane; f32 alone
+//   V::load_pairs(p, step, start, low, high)
+//                                 start + step * n, with n the lower 4 bits of `lanes` bytes, and
+//                                 the upper; step, start the same in every lane; f32 alone
 //   a + b  a - b  a * b  a / b    fma(a, b, c) = a * b + c, one rounding where the CPU has it
 //   (max)(a, b)                   a > b ? a : b, so b where either is NaN (unless the build
 //                                 promises that there are none); in parentheses, because a Windows
