@@ -73,8 +73,9 @@ std::vector<token> alone(const language_model& m, const request& r, int threads)
 /// A row a request, a column a step.
 void draw(const std::vector<arrival>& arrivals, const server& s,
           const std::vector<size_type>& pages) {
-  const auto line = [](std::string name, const std::string& row) {
+  const auto line = [](std::string name, std::string row) {
     name.resize(18, ' ');
+    row.erase(row.find_last_not_of(' ') + 1);
     std::cout << "  " << name << "  " << row << "\n";
   };
   std::cout << "  r reads a chunk of its prompt, w writes a token, . waits; a column is a step\n\n";

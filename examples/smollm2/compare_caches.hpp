@@ -63,7 +63,8 @@ inline support::table compare_caches(const language_model& m, const std::vector<
     for (std::size_t i = 0; i < here.size(); ++i)
       errors[i] += here[i] / double(m.layers.config().layers);
   });
-  exact.read({text.begin(), text.begin() + (std::min)(text.size(), std::size_t(512))});
+  exact.read(
+      {text.begin(), text.begin() + (std::min)(std::ptrdiff_t(text.size()), std::ptrdiff_t(512))});
 
   support::table table({"cache", "bytes a token", "error of a layer", "nats a token",
                         "more than float", "time a token"});

@@ -60,9 +60,9 @@ class decoder {
   /// Calls `look` after each layer's attention from now on.
   void watch(std::function<void(const attention_step&)> look) { look_ = std::move(look); }
 
-  /// A step: reads the next tokens of different sequences, all of them in one call a layer. Returns
-  /// the logits of the tokens that follow, a row for each sequence that asks. A sequence gets the
-  /// numbers that it gets alone, to the bit.
+  /// A step: reads the next tokens of different sequences, one or more of each, all in one call of
+  /// attention a layer. Returns the logits of the tokens that follow, a row for each sequence that
+  /// asks. They are those that the sequence gets where it reads these tokens alone, to the bit.
   template <typename Cache>
   const matrix& read(const std::vector<next_tokens>& batch, std::vector<Cache>& caches) {
     const model_config& c = config();
