@@ -351,10 +351,12 @@ inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
 /// attention, DeepSeek-AI 2025): [batch, heads, n_q, k], of integers of 32 or 64 bits, -1 where a
 /// list is shorter. batch and n_q are each 1 (the same for all) or the call's own; heads is 1, the
 /// key/value heads or the query heads. The keys are gathered, all others are not looked at: the
-/// time grows with n_q * k. 0 is the first key that the call has of the sequence, n_kv - 1 the last,
-/// and any other number is refused. A key that is listed twice counts once, and so the result is
-/// that of a mask, under all other terms, for which a key keeps its number. Not for gradients, which
-/// take keep(mask). Query heads that share a key/value head and a list share its gathered rows.
+/// time grows with n_q * k. 0 is the first key that the call has of the sequence, n_kv - 1 the
+/// last, and any other number is refused. A key that is listed twice counts once, and so the result
+/// is that of a mask, under all other terms, for which a key keeps its number. Query heads that
+/// share a key/value head and a list share its gathered rows. Beside tables of relative positions
+/// or a weight function the lists are that mask, at the price of all pairs. Not for gradients,
+/// which take keep(mask).
 ///
 /// @code
 /// // 4 query heads on 1 key/value head: each of 3 queries sees 2 of 10 keys

@@ -81,10 +81,10 @@ struct decode_cut {
   size_type parts() const { return (std::max)(size_type{1}, (end - begin + part - 1) / part); }
 };
 template <typename Scalar, typename Stored>
-decode_cut cut_keys(const problem<Scalar, Stored>& p, size_type b) {
+decode_cut cut_keys(const problem<Scalar, Stored>& p, size_type u) {
   if (p.terms.gathers_keys()) return {0, p.terms.selected->view.cols, least_decode_part};
-  const index_range reach = p.reach(b);
-  return {reach.begin, reach.end, decode_part(p.n_kv(b))};
+  const index_range reach = p.reach(u);
+  return {reach.begin, reach.end, decode_part(p.n_kv(u))};
 }
 
 /// What the parts of one key/value head leave for each query row: sums of weighed values, maxima in
@@ -242,7 +242,8 @@ decode_plan plan_decode(const problem<Scalar, Stored>& p, const Parts& parts) {
 /// For the sequences b that are `chosen`, as long as they are.
 template <typename Scalar, typename Stored, typename Chosen>
 decode_plan plan_decode_now(const problem<Scalar, Stored>& p, const Chosen& chosen) {
-  return plan_decode(p, [&](size_type b) { return chosen(b) ? cut_keys(p, b).parts() : 0; });
+  return plan_decode(
+      p, [&](size_type u) { return chosen(queries_of(p, u).b) ? cut_keys(p, u).parts() : 0; });
 }
 
 /// For the sequences of a call that grows: what it needs is enough at any length, for heads of a
@@ -372,7 +373,8 @@ class decode_run {
     size_type before = 0;
     for (size_type u = 0; plan.slot_count > 0 && u < decode_units(p); ++u) {
       order()[u] = before;
-      before += chosen(u) && queries_of(p, u).count > 0 && cut_keys(p, u).parts() > 1;
+      const decode_queries queries = queries_of(p, u);
+      before += chosen(queries.b) && queries.count > 0 && cut_keys(p, u).parts() > 1;
     }
     for (int worker = 0; worker < plan.workers; ++worker) {
       unsigned char* const taken = scratch + worker * plan.worker_bytes + plan.taken_at();
@@ -423,7 +425,7 @@ class decode_run {
   }
 };
 
-/// Runs the units u that are `chosen` on decode.
+/// Runs the sequences b that are `chosen` on decode.
 template <typename Scalar, typename Stored, typename Chosen>
 void decode(const problem<Scalar, Stored>& p, const decode_plan& plan, void* memory,
             const Chosen& chosen) {
@@ -433,7 +435,8 @@ void decode(const problem<Scalar, Stored>& p, const decode_plan& plan, void* mem
   for_each_task(plan.tasks, plan.workers, p.options.execution.executor,
                 [&](size_type task, int worker) {
                   const size_type u = task / plan.shares / plan.bundles;
-                  if (chosen(u) && queries_of(p, u).count > 0)
+                  const decode_queries queries = queries_of(p, u);
+                  if (chosen(queries.b) && queries.count > 0)
                     run.run(u, task / plan.shares % plan.bundles, task % plan.shares, worker);
                 });
 }

@@ -149,10 +149,11 @@ struct problem {
     return (std::max)(size_type{0}, key.dropped_from(b) - first);
   }
   /// Whether the next call may differ from this one in the lengths of its sequences alone, from no
-  /// key to key.capacity: a loop of such calls takes its workspace at once. (With selected keys the
-  /// workspace is the same at all lengths.)
+  /// key to key.capacity: a loop of such calls takes its workspace at once. (That of gathered keys
+  /// is the same at all lengths.)
   bool grows() const {
-    return !ragged() && !terms.query_lengths && !terms.selected && (cached || terms.key_lengths);
+    return !ragged() && !terms.query_lengths && !terms.gathers_keys() &&
+           (cached || terms.key_lengths);
   }
   /// The keys that the queries of a head of sequence b have selected.
   key_lists selected(size_type b, size_type h) const {

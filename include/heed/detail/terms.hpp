@@ -8,6 +8,7 @@
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -140,11 +141,6 @@ struct key_list {
   size count = 0, step = 0, width = 0;
 
   size operator[](size n) const { return integers{data + n * step, width}[0]; }
-  bool has(size j) const {
-    for (size n = 0; n < count; ++n)
-      if ((*this)[n] == j) return true;
-    return false;
-  }
 };
 /// Those of the queries of one head.
 struct key_lists {
@@ -274,7 +270,18 @@ void run_packed_bits(const packed_bits_term& term, size b, size n_kv,
 
 template <typename Acc>
 void hide_unselected(const key_lists& lists, const visible_block<Acc>& block) {
-  hide(block, [&](size i, size j) { return lists.of(i).has(j); });
+  for (size i = block.i_begin; i < block.i_end; ++i)
+    for (size j0 = block.j_begin; j0 < block.j_end; j0 += 64) {  // as many as an integer has bits
+      const key_list list = lists.of(i);
+      std::uint64_t listed = 0;
+      for (size n = 0; n < list.count; ++n)
+        if (const size at = list[n] - j0; at >= 0 && at < 64) listed |= std::uint64_t{1} << at;
+      visible_block<Acc> part = block;
+      part.data += (i - block.i_begin) * block.query_step + (j0 - block.j_begin) * block.key_step;
+      part.i_begin = i, part.i_end = i + 1;
+      part.j_begin = j0, part.j_end = (std::min)(j0 + 64, block.j_end);
+      hide(part, [&](size, size j) { return (listed >> (j - j0) & 1) != 0; });
+    }
 }
 
 /// All terms of one call, typed for its accumulator.
