@@ -14,12 +14,18 @@
 #include <heed/kv_cache.hpp>
 #include <heed/weights.hpp>
 
+#include <Eigen/Core>
+
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <exception>
 #include <functional>
 #include <iostream>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -35,16 +41,16 @@ struct head {
 };
 
 /// What a cache of few tokens holds: in each slot a token, and the weight that it has had.
-struct slots {
+struct kept_tokens {
   std::vector<size_type> token;
   Eigen::RowVectorXf mass;
 };
 /// Chooses the slot that token t takes.
-using policy = std::function<std::size_t(const slots&, size_type t)>;
+using policy = std::function<std::size_t(const kept_tokens&, size_type t)>;
 
 /// The slot of the least `value` among those whose token may go.
 template <typename May, typename Value>
-std::size_t least(const slots& s, const May& may_go, const Value& value) {
+std::size_t least(const kept_tokens& s, const May& may_go, const Value& value) {
   std::size_t best = s.token.size();
   for (std::size_t i = 0; i < s.token.size(); ++i)
     if (may_go(s.token[i]) && (best == s.token.size() || value(i) < value(best))) best = i;
@@ -55,7 +61,7 @@ std::size_t least(const slots& s, const May& may_go, const Value& value) {
 matrix attend(const head& h, size_type size, const policy& evict) {
   const size_type n = h.key.rows(), d = h.key.cols();
   matrix keys(size, d), values(size, d), out(n * h.group, d);
-  slots kept;
+  kept_tokens kept;
   kept.mass.setZero(size);
   for (size_type t = 0; t < n; ++t) {
     std::size_t slot = std::size_t(t);
@@ -106,6 +112,36 @@ std::vector<std::vector<head>> heads_of(const smollm2::language_model& m,
   return out;
 }
 
+/// How far the heads of a layer are from attention over all tokens with a cache of `size`: one that
+/// keeps the last tokens, one that keeps the first 4 too, and one that keeps the heaviest beside
+/// the last `recent`.
+std::array<double, 3> errors(const std::vector<head>& heads, size_type size, size_type recent) {
+  const auto oldest_from = [](size_type first) {
+    return [first](const kept_tokens& s, size_type) {
+      return least(
+          s, [&](size_type token) { return token >= first; },
+          [&](std::size_t i) { return s.token[i]; });
+    };
+  };
+  const policy lightest = [&](const kept_tokens& s, size_type t) {
+    return least(
+        s, [&](size_type token) { return token <= t - recent; },
+        [&](std::size_t i) { return s.mass(size_type(i)); });
+  };
+  const std::array<policy, 3> policies{oldest_from(0), oldest_from(4), lightest};
+  std::array<double, 3> off{};
+  double all = 0;
+  for (const head& h : heads) {
+    const size_type n = h.key.rows(), rows = (n - size) * h.group;
+    const matrix right = attend(h, n, nullptr).bottomRows(rows);
+    all += double(right.squaredNorm());
+    for (std::size_t p = 0; p < 3; ++p)
+      off[p] += double((attend(h, size, policies[p]).bottomRows(rows) - right).squaredNorm());
+  }
+  for (double& error : off) error = std::sqrt(error / all);
+  return off;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -114,7 +150,7 @@ int main(int argc, char** argv) {
   std::string model = smollm2::model_file();
   support::command_line command("15_heavy_hitters",
                                 "a cache that keeps the last keys and the heaviest");
-  command.flag("--quick", "one layer, fewer tokens", quick);
+  command.flag("--quick", "two layers, fewer tokens", quick);
   command.option("--size", "N", "tokens that the cache keeps, 16 or more (default: 128)", size);
   command.option("--model", "FILE", "another GGUF file of the llama family", model);
   if (const auto status = command.parse(argc, argv)) return *status;
@@ -129,19 +165,6 @@ int main(int argc, char** argv) {
     std::vector<size_type> layers;
     for (size_type l = 0; l < m.layers.config().layers; l += quick ? 29 : 5) layers.push_back(l);
 
-    const auto oldest_from = [](size_type first) {
-      return [first](const slots& s, size_type) {
-        return least(
-            s, [&](size_type token) { return token >= first; },
-            [&](std::size_t i) { return s.token[i]; });
-      };
-    };
-    const policy lightest = [&](const slots& s, size_type t) {
-      return least(
-          s, [&](size_type token) { return token <= t - recent; },
-          [&](std::size_t i) { return s.mass(size_type(i)); });
-    };
-
     std::cout << n << " tokens, of which a cache keeps " << kept
               << ". How far the output of attention is from that over all tokens\n(Frobenius norm, "
                  "relative, from the first token on that misses one):\n\n";
@@ -149,29 +172,19 @@ int main(int argc, char** argv) {
         {"layer", "the last " + std::to_string(kept),
          "the first 4, the last " + std::to_string(kept - 4),
          "the heaviest " + std::to_string(kept - recent) + ", the last " + std::to_string(recent)});
-    double sums[3] = {};
+    const auto add = [&](const std::string& name, const std::array<double, 3>& off) {
+      table.add({name, fixed(off[0], 2), fixed(off[1], 2), fixed(off[2], 2)});
+    };
     const auto heads = heads_of(m, text, layers);
+    std::array<double, 3> mean{};
     for (std::size_t l = 0; l < heads.size(); ++l) {
-      double off[3] = {}, all = 0;
-      for (const head& h : heads[l]) {
-        const size_type rows = (n - kept) * h.group;
-        const matrix right = attend(h, n, nullptr).bottomRows(rows);
-        all += double(right.squaredNorm());
-        const policy policies[] = {oldest_from(0), oldest_from(4), lightest};
-        for (std::size_t p = 0; p < 3; ++p)
-          off[p] += double((attend(h, kept, policies[p]).bottomRows(rows) - right).squaredNorm());
-      }
-      std::vector<std::string> row{std::to_string(layers[l])};
-      for (std::size_t p = 0; p < 3; ++p) {
-        off[p] = std::sqrt(off[p] / all);
-        sums[p] += off[p] / double(heads.size());
-        row.push_back(fixed(off[p], 2));
-      }
-      table.add(row);
+      const std::array<double, 3> off = errors(heads[l], kept, recent);
+      add(std::to_string(layers[l]), off);
+      for (std::size_t p = 0; p < 3; ++p) mean[p] += off[p] / double(heads.size());
     }
-    table.add({"mean", fixed(sums[0], 2), fixed(sums[1], 2), fixed(sums[2], 2)});
+    add("mean", mean);
     table.print(std::cout);
-    return sums[2] < sums[0] ? 0 : 1;
+    return mean[2] < mean[0] ? 0 : 1;
   } catch (const std::exception& error) {
     std::cerr << "15_heavy_hitters: " << support::printable(error.what()) << "\n";
     return 1;
