@@ -12,7 +12,7 @@ install(EXPORT heed_targets NAMESPACE heed:: FILE heedTargets.cmake DESTINATION 
 configure_package_config_file(cmake/heedConfig.cmake.in heedConfig.cmake INSTALL_DESTINATION "${heed_cmake_dir}")
 write_basic_package_version_file(heedConfigVersion.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/heedConfig.cmake" "${CMAKE_CURRENT_BINARY_DIR}/heedConfigVersion.cmake" cmake/find_eigen.cmake
-        DESTINATION "${heed_cmake_dir}")
+              cmake/mpi.cmake DESTINATION "${heed_cmake_dir}")
 
 # heed.pc finds the prefix from where it is itself, so that `cmake --install --prefix` may choose another.
 if(IS_ABSOLUTE "${CMAKE_INSTALL_DATADIR}")

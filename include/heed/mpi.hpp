@@ -36,6 +36,20 @@ HEED_NAMESPACE_BEGIN
 /// sent to it. Memory for messages (two blocks, and a third where key or value are not in the order
 /// [B, H, N, D]) is the group's. An exception of a function of the user is thrown on its rank, once
 /// the others have what they need of it. Other errors: see process_group.
+///
+/// @code
+/// heed::process_group group(MPI_COMM_WORLD);
+/// const auto shards = heed::sequence_shards::zigzag(group.size(), 100);  // of 100 tokens
+/// const heed::size_type n = shards.rows(group.rank());                   // this rank's
+/// std::vector<float> x(static_cast<std::size_t>(n) * 4 * 64, 1.0f), out(x.size());
+/// const auto tokens = heed::bhnd(x.data(), 1, 4, n, 64);
+/// heed::attention_options options;
+/// options.causal = heed::causal::bottom_right;
+/// heed::workspace memory;
+/// heed::ring_attention_into(group, shards, shards, tokens, tokens, tokens,
+///                           heed::bhnd(out.data(), 1, 4, n, 64), {}, options, memory);
+/// for (const float number : out) assert(std::abs(number - 1) < 1e-6f);
+/// @endcode
 template <typename Query, typename Key, typename Value, typename Scalar,
           typename Lse = detail::absent, typename... Terms>
 void ring_attention_into(process_group& group, const sequence_shards& queries,
@@ -60,6 +74,25 @@ void ring_attention_into(process_group& group, const sequence_shards& queries,
 /// computed and summed in float, and out may be given in float. The gradients of keys travel in the
 /// type of the sums. The rest as ring_attention_into, except that an exception of a function of the
 /// user is a std::runtime_error on the other ranks.
+///
+/// @code
+/// heed::process_group group(MPI_COMM_WORLD);
+/// const auto shards = heed::sequence_shards::zigzag(group.size(), 100);  // of 100 tokens
+/// const heed::size_type n = shards.rows(group.rank());                   // this rank's
+/// const std::size_t size = static_cast<std::size_t>(n) * 4 * 64;
+/// std::vector<float> x(size, 1.0f), out(size), lse(size / 64), dq(size), dk(size), dv(size);
+/// const auto heads = [n](std::vector<float>& numbers) {
+///   return heed::bhnd(numbers.data(), 1, 4, n, 64);
+/// };
+/// const auto sums = heed::bhnd(lse.data(), 1, 4, n, 1);
+/// heed::workspace memory;
+/// heed::ring_attention_into(group, shards, shards, heads(x), heads(x), heads(x), heads(out), sums,
+/// {},
+///                           memory);
+/// heed::ring_attention_backward_into(group, shards, shards, heads(x), heads(x), heads(x),
+/// heads(out),
+///                                    sums, heads(x), heads(dq), heads(dk), heads(dv), {}, memory);
+/// @endcode
 template <typename Query, typename Key, typename Value, typename Out, typename Lse,
           typename GradOut, typename Scalar, typename... Terms>
 void ring_attention_backward_into(
@@ -84,6 +117,18 @@ void ring_attention_backward_into(
 /// of the whole on every rank. The heads H are a multiple of the ranks; where a rank's are part of
 /// a group, several ranks get the same key/value heads. Nothing is computed while tokens are
 /// exchanged, and each rank has memory for all tokens of its heads.
+///
+/// @code
+/// heed::process_group group(MPI_COMM_WORLD);
+/// const auto shards = heed::sequence_shards::zigzag(group.size(), 100);  // of 100 tokens
+/// const heed::size_type n = shards.rows(group.rank());                   // this rank's
+/// const heed::size_type heads = 2 * group.size();
+/// std::vector<float> x(static_cast<std::size_t>(n * heads * 64), 1.0f), out(x.size());
+/// const auto tokens = heed::bhnd(x.data(), 1, heads, n, 64);
+/// heed::workspace memory;
+/// heed::exchange_attention_into(group, shards, shards, tokens, tokens, tokens,
+///                               heed::bhnd(out.data(), 1, heads, n, 64), {}, {}, memory);
+/// @endcode
 template <typename Query, typename Key, typename Value, typename Scalar,
           typename Lse = detail::absent, typename... Terms>
 void exchange_attention_into(process_group& group, const sequence_shards& queries,
@@ -108,6 +153,17 @@ void exchange_attention_into(process_group& group, const sequence_shards& querie
 /// sequence, and keep, keep_bits and bias have a column for each. A part must not have dropped
 /// tokens. Up to 256 KiB of parts are sent to all; beyond, ranks share the merging. An exception of
 /// a function of the user is a std::runtime_error on the other ranks.
+///
+/// @code
+/// heed::process_group group(MPI_COMM_WORLD);
+/// heed::kv_cache<float> cache(1, 2, 64, 64);  // this rank's part: 5 tokens, 2 key/value heads
+/// std::vector<float> tokens(2 * 5 * 64, 0.5f), query(8 * 64, 0.1f), out(query.size());
+/// cache.append(heed::bhnd(tokens.data(), 1, 2, 5, 64), heed::bhnd(tokens.data(), 1, 2, 5, 64));
+/// heed::workspace memory;
+/// heed::sharded_cache_attention_into(group, heed::bhnd(query.data(), 1, 8, 1, 64), cache,
+///                                    heed::bhnd(out.data(), 1, 8, 1, 64), {}, {}, memory);
+/// assert(std::abs(out[0] - 0.5f) < 1e-6f);
+/// @endcode
 template <typename Query, typename Cache, typename Scalar, typename Lse = detail::absent,
           typename... Terms>
 void sharded_cache_attention_into(process_group& group, const tensor_view<Query>& query,
@@ -145,6 +201,18 @@ void scatter_tokens_into(process_group& group, const sequence_shards& shards,
 
 /// Brings the rows of all ranks together on `root`: mine [B, H, rows of this rank, D] -> whole [B,
 /// H, tokens, D], which is written on that rank alone (elsewhere {}).
+///
+/// @code
+/// heed::process_group group(MPI_COMM_WORLD);
+/// const auto shards = heed::sequence_shards::zigzag(group.size(), 100);  // of 100 tokens
+/// const heed::size_type n = shards.rows(group.rank());                   // this rank's
+/// std::vector<float> whole(100 * 64), mine(static_cast<std::size_t>(n) * 64);
+/// const bool root = group.rank() == 0;
+/// const auto rows = heed::bhnd(mine.data(), 1, 1, n, 64);
+/// const auto all = root ? heed::bhnd(whole.data(), 1, 1, 100, 64) : heed::tensor_view<float>();
+/// heed::scatter_tokens_into(group, shards, all, rows);
+/// heed::gather_tokens_into(group, shards, rows, all);
+/// @endcode
 template <typename Mine, typename Scalar>
 void gather_tokens_into(process_group& group, const sequence_shards& shards,
                         const tensor_view<Mine>& mine, const tensor_view<Scalar>& whole,
@@ -156,6 +224,16 @@ void gather_tokens_into(process_group& group, const sequence_shards& shards,
 /// self_attention of tokens that lie on many ranks, each of which has the weights: x rows of this
 /// rank x d_model, w_q and w_k d_model x d_k, w_v d_model x d_v -> this rank's rows of the result,
 /// x d_v, by ring_attention_into.
+///
+/// @code
+/// heed::process_group group(MPI_COMM_WORLD);
+/// const auto shards = heed::sequence_shards::zigzag(group.size(), 100);  // of 100 tokens
+/// const heed::size_type n = shards.rows(group.rank());                   // this rank's
+/// const heed::rows<float> x = heed::rows<float>::Random(n, 32),
+///                         w = heed::rows<float>::Constant(32, 16, 0.1f);  // the same on all ranks
+/// const heed::rows<float> out = heed::ring_self_attention(group, shards, x, w, w, w);
+/// assert(out.rows() == n && out.cols() == 16);
+/// @endcode
 template <typename X, typename Wq, typename Wk, typename Wv, typename... Terms>
 auto ring_self_attention(process_group& group, const sequence_shards& shards, const X& x,
                          const Wq& w_q, const Wk& w_k, const Wv& w_v,
@@ -167,6 +245,17 @@ auto ring_self_attention(process_group& group, const sequence_shards& shards, co
 
 /// multi_head_self_attention of tokens that lie on many ranks, each of which has the weights: the
 /// rows of x are this rank's tokens of heads.batch sequences of one length, one below the other.
+///
+/// @code
+/// heed::process_group group(MPI_COMM_WORLD);
+/// const auto shards = heed::sequence_shards::zigzag(group.size(), 100);  // of 100 tokens
+/// const heed::size_type n = shards.rows(group.rank());                   // this rank's
+/// using rows = heed::rows<float>;
+/// const rows x = rows::Random(n, 32), w_q = rows::Constant(32, 4 * 8, 0.1f),
+///            w_kv = rows::Constant(32, 2 * 8, 0.1f), w_o = rows::Constant(4 * 8, 32, 0.1f);
+/// const rows out =
+///     heed::ring_multi_head_self_attention(group, shards, x, w_q, w_kv, w_kv, w_o, {4, 2});
+/// @endcode
 template <typename X, typename Wq, typename Wk, typename Wv, typename Wo, typename... Terms>
 auto ring_multi_head_self_attention(process_group& group, const sequence_shards& shards, const X& x,
                                     const Wq& w_q, const Wk& w_k, const Wv& w_v, const Wo& w_o,

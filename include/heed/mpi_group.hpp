@@ -53,6 +53,15 @@ inline void check_mpi(const char* function, int code) {
 
 /// Where the time of calls on a group has gone, on this rank: each call adds to it. Seconds by
 /// MPI_Wtime, bytes as sent.
+///
+/// @code
+/// heed::process_group group(MPI_COMM_WORLD);
+/// heed::group_times times;
+/// group.measure(&times);
+/// // calls
+/// group.measure(nullptr);
+/// std::cout << times.waiting << " of " << times.waiting + times.computing << " seconds waited\n";
+/// @endcode
 struct group_times {
   double computing = 0;      ///< in kernels, and merging what they leave
   double looking = 0;        ///< letting messages move between tasks of kernels
@@ -74,6 +83,13 @@ struct group_times {
 /// only the thread that makes a call calls MPI. Several ranks on one machine with threads of their
 /// own need cores of their own: Open MPI binds each rank to one core unless mpirun is told
 /// `--bind-to none`.
+///
+/// @code
+/// // in main: MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
+/// heed::process_group group(MPI_COMM_WORLD);
+/// std::cout << "rank " << group.rank() << " of " << group.size() << '\n';
+/// // before MPI_Finalize() the group goes
+/// @endcode
 class process_group {
  public:
   /// With the ranks of `comm`. Throws std::invalid_argument where MPI is not initialised or `comm`
@@ -101,7 +117,9 @@ class process_group {
     MPI_Finalized(&over);
     if (!over) MPI_Comm_free(&comm_);
   }
+  /// Not copied: each has a communicator of its own.
   process_group(const process_group&) = delete;
+  /// Not assigned.
   process_group& operator=(const process_group&) = delete;
 
   /// This rank's number.

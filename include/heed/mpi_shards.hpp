@@ -21,6 +21,13 @@ struct token_range {
 
 /// Which tokens of a sequence each rank holds: the rows of a rank are those of its ranges, one
 /// after the other. The same on every rank. Invariant: each token is held by one rank.
+///
+/// @code
+/// const auto shards = heed::sequence_shards::zigzag(2, 100);  // tokens 0-24 and 75-99; 25-74
+/// assert(shards.rows(0) == 50 && shards.ranges(1)[0].first == 25);
+/// const heed::sequence_shards any({{{0, 90}}, {}, {{95, 5}, {90, 5}}});  // of three ranks
+/// assert(any.tokens() == 100);
+/// @endcode
 class sequence_shards {
  public:
   /// Any ranges, those of rank r being of_rank[r], which may be none. Throws std::invalid_argument
