@@ -34,6 +34,7 @@ stored_rows<kernel_scalar<Stored>> kernel_rows(const stored_rows<Stored>& from) 
   to.page_stride = from.page_stride;
   to.scales = from.scales, to.scale_row = from.scale_row,
   to.scale_page_stride = from.scale_page_stride;
+  to.selected = from.selected;
   return to;
 }
 

@@ -74,6 +74,9 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, size_type width, con
   if (longest == 0 || p.num_heads() == 0) return plan;
   const size_type d_k = p.query.cols, d_v = p.value.cols, element = size_type{sizeof(Acc)};
   const size_type blocks = (longest + width - 1) / width, level2 = level2_cache();
+  const auto& terms = p.terms;
+  const size_type relative_keys = terms.relative_keys ? terms.relative_keys->view.rows : 0,
+                  relative_values = terms.relative_values ? terms.relative_values->view.rows : 0;
 
   plan.gather_value = far_apart(p.value);
   plan.gather_key =
@@ -86,7 +89,10 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, size_type width, con
   // queries as keep some of it free.
   size_type most = 1;
   if (copies || p.key.rows * (d_k + d_v) * element > level2 / 2) {
-    const size_type each = width * (padded_row(d_k) + padded_row(d_v)) * element,
+    const size_type each = (width * (padded_row(d_k) + padded_row(d_v)) +
+                            size_of_places(width, relative_keys) +
+                            size_of_places(width, relative_values)) *
+                           element,
                     room = size_type{320} << 10;
     if (each > 0) most = (gathers ? (std::max)(room, level2 / 16 * 9) : room) / each;
     most = (std::max)(size_type{1}, (std::min)(most, gathers ? forward_blocks_limit : 8));
@@ -130,8 +136,9 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, size_type width, con
   plan.workers = workers_of(p.options.execution, plan.tasks);
   plan.head_bytes = padded_bytes(plan.heads * size_type{sizeof(head_type)});
   plan.worker_bytes =
-      plan.head_bytes +
-      forward_layout<Acc>(width, plan.query_blocks, d_k, d_v, p.key.rows, copies).bytes();
+      plan.head_bytes + forward_layout<Acc>(width, plan.query_blocks, d_k, d_v, p.key.rows, copies,
+                                            relative_keys, relative_values)
+                            .bytes();
   if (plan.tasks > 0) plan.bytes = plan.worker_bytes * plan.workers;
   return plan;
 }
@@ -221,6 +228,7 @@ template <typename Scalar, typename Stored>
 void run_on_kernels(problem<Scalar, Stored> p, workspace& memory) {
   const call_plan plan = plan_call(p);
   void* const scratch = memory.reserve(plan.bytes);
+  p.gathers = p.terms.gathers_keys();
   if (p.terms.max_logits) p.largest = scratch_at<accumulator_t<Scalar>>(scratch, plan.largest);
   decode(p, plan.decode, scratch, [&p](size_type b) { return is_decode(p, b); });
   forward_blocks(p, plan.blocks, scratch);
