@@ -1,6 +1,6 @@
 # Debian packages of what `cmake --install` installs: `cpack -G DEB` in the build folder. The headers are for every architecture.
 set(CPACK_GENERATOR DEB)
-set(CPACK_PACKAGE_CONTACT "${PROJECT_NAME} developers <noreply@example.org>")
+set(CPACK_PACKAGE_CONTACT "The heed authors")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_GROUPING IGNORE)
