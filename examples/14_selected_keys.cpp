@@ -43,7 +43,7 @@ struct layer {
       const size_type about = static_cast<size_type>(engine() % topics);
       key.row(j) += topic.row(about);
       for (size_type h = 0; h < heads && j >= n - n_q; ++h)
-        query.row(j - (n - n_q)).segment(h * d, d) += (0.3f + 0.15f * float(h)) * topic.row(about);
+        query.row(j - (n - n_q)).segment(h * d, d) += (0.7f + 0.1f * float(h)) * topic.row(about);
     }
   }
 };

@@ -131,7 +131,8 @@ inline detail::keep_bits_term keep_bits(const tensor_view<const std::uint8_t>& b
 }
 
 /// Numbers added to the scores after scale and softcap; -infinity masks. Sizes broadcast as those
-/// of keep. The scalar is that of the scores.
+/// of keep. The scalar is that of the scores; beside float scores also Eigen::half or
+/// Eigen::bfloat16, which are read as they are.
 template <typename Scalar>
 detail::bias_term<std::remove_const_t<Scalar>> bias(const tensor_view<Scalar>& values) {
   return {values};

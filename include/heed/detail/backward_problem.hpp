@@ -74,7 +74,9 @@ void check_gradient_terms(const char* function, const backward_problem<Scalar, O
   };
   if (p.terms.grad_bias) {
     if (!forward.bias) missing("grad_bias", "bias");
-    check_same_sizes(function, "grad_bias", p.terms.grad_bias->view, "bias", forward.bias->view);
+    forward.bias.visit([&](const auto& bias) {
+      check_same_sizes(function, "grad_bias", p.terms.grad_bias->view, "bias", bias.view);
+    });
   }
   if (p.terms.grad_alibi) {
     if (!forward.alibi) missing("grad_alibi", "alibi");

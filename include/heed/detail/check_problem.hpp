@@ -87,7 +87,8 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   if (terms.keep) check_mask("keep", terms.keep->view, terms.keep->times, "n_kv", n_kv);
   if (terms.keep_bytes)
     check_mask("keep", terms.keep_bytes->view, terms.keep_bytes->times, "n_kv", n_kv);
-  if (terms.bias) check_mask("bias", terms.bias->view, terms.bias->times, "n_kv", n_kv);
+  terms.bias.visit(
+      [&](const auto& bias) { check_mask("bias", bias.view, bias.times, "n_kv", n_kv); });
   if (terms.keep_bits) {
     check_mask("keep_bits", terms.keep_bits->view, 1, "bytes", (n_kv + 7) / 8);
     check_equal(function, "keep_bits: n_kv", terms.keep_bits->n_kv, "the call's n_kv", n_kv);

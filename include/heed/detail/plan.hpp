@@ -105,9 +105,11 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, size_type width, con
   const size_type most_workers = workers_of(p.options.execution), heads = p.batch() * p.num_heads();
   plan.task_rows = longest;
   if (most_workers > 1) {
-    const size_type unit = p.terms.sparse()
-                               ? std::lcm(width, size_type{p.terms.sparse()->params(0, 0).block_q})
-                               : width;
+    // A block of queries keeps within a block of the mask; the cuts of tasks add none, where the
+    // mask's are of one size.
+    const block_cuts cuts =
+        p.terms.sparse() ? p.terms.sparse()->params(0, 0).queries : block_cuts();
+    const size_type unit = cuts.block_of ? width : std::lcm(width, size_type{cuts.each});
     const size_type units = (longest + unit - 1) / unit;
     const auto units_of = [&](size_type tasks) {
       return (std::max)(size_type{1}, units * heads / tasks);

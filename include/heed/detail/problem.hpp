@@ -270,11 +270,13 @@ struct problem {
     score.band = band(b);
     score.b = b;
     score.h = h;
-    if (terms.bias || terms.bias_each) {
-      const matrix_view<const accumulator> bias =
-          terms.bias ? from_first_key(terms.bias->view, b, h) : terms.bias_each->head(b, h);
-      score.bias = bias.data, score.bias_row = bias.row_stride, score.bias_col = bias.col_stride;
-    }
+    const auto add_bias = [&](const auto& bias) {
+      using Number = std::decay_t<decltype(*bias.data)>;
+      score.bias = bias.data, score.bias_type = bias_numbers_of<Number>;
+      score.bias_row = bias.row_stride, score.bias_col = bias.col_stride;
+    };
+    terms.bias.visit([&](const auto& bias) { add_bias(from_first_key(bias.view, b, h)); });
+    terms.bias_each.visit([&](const auto& bias) { add_bias(bias.head(b, h)); });
     if (terms.keep || terms.keep_each) {
       const matrix_view<const bool> keep =
           terms.keep ? from_first_key(terms.keep->view, b, h) : terms.keep_each->head(b, h);

@@ -77,7 +77,7 @@ struct selected_row {
   static void change_weights(const void* context, size, size, const score_block<Acc>& block) {
     const selected_row& row = *static_cast<const selected_row*>(context);
     change(block, [&](const Acc& x, size n) {
-      return weight_after_dropout(row.score, x, row.i, row.keys[n]);
+      return value_weight(row.score, x, row.i, row.keys[n]);
     });
   }
 };

@@ -80,6 +80,44 @@ struct each_term {
     return broadcast_head(views[b], 0, h);
   }
 };
+/// A bias for each sequence.
+template <typename Scalar>
+using bias_each_term = each_term<const Scalar, bias_term<Scalar>>;
+/// Whether such numbers can be added to scores: those of their type and, to floats, of 16 bits.
+template <typename Number, typename Acc>
+constexpr bool adds_to = std::is_same<accumulator_t<Number>, Acc>::value;
+/// A term of such numbers, of whichever type.
+template <typename Acc, template <typename> class Term>
+struct bias_of_any {
+  std::optional<Term<Acc>> scores;
+  std::optional<Term<Eigen::half>> half;
+  std::optional<Term<Eigen::bfloat16>> bfloat16;
+
+  explicit operator bool() const { return scores || half || bfloat16; }
+  /// The place of a term of that type.
+  auto& of(const Term<Acc>&) { return scores; }
+  auto& of(const Term<Eigen::half>&) { return half; }
+  auto& of(const Term<Eigen::bfloat16>&) { return bfloat16; }
+  /// Calls call(term) with the one that there is.
+  template <typename Visit>
+  void visit(const Visit& call) const {
+    if (scores) call(*scores);
+    if (half) call(*half);
+    if (bfloat16) call(*bfloat16);
+  }
+};
+/// How kernels are told.
+template <typename Scalar>
+constexpr bias_numbers bias_numbers_of =
+    std::is_same<Scalar, Eigen::half>::value       ? bias_numbers::half
+    : std::is_same<Scalar, Eigen::bfloat16>::value ? bias_numbers::bfloat16
+                                                   : bias_numbers::scores;
+/// What a call writes is apart from the one that there is.
+template <typename Acc, template <typename> class Term>
+void check_other(const char* function, const named_region& first, const named_region& second,
+                 const char* whose, const bias_of_any<Acc, Term>& bias) {
+  bias.visit([&](const auto& term) { check_other(function, first, second, whose, term); });
+}
 /// What a call writes is apart from all of the views.
 template <typename Scalar, typename Purpose>
 void check_other(const char* function, const named_region& first, const named_region& second,
@@ -245,9 +283,9 @@ struct terms {
   std::optional<keep_term> keep;
   std::optional<keep_bytes_term> keep_bytes;
   std::optional<keep_bits_term> keep_bits;
-  std::optional<bias_term<Acc>> bias;
+  bias_of_any<Acc, bias_term> bias;
   std::optional<each_term<const bool, keep_term>> keep_each;
-  std::optional<each_term<const Acc, bias_term<Acc>>> bias_each;
+  bias_of_any<Acc, bias_each_term> bias_each;
   std::optional<packed_bits_term> packed_bits;
   void (*packed_mask)(const packed_bits_term&, size b, size n_kv,
                       const visible_block<Acc>&) = nullptr;
@@ -278,9 +316,15 @@ struct terms {
     keep_bits = term;
     bits_mask = {&run_keep_bits<Acc>, &term};
   }
-  void add(const bias_term<Acc>& term) { bias = term; }
+  template <typename Number, std::enable_if_t<adds_to<Number, Acc>, int> = 0>
+  void add(const bias_term<Number>& term) {
+    bias.of(term) = term;
+  }
+  template <typename Number, std::enable_if_t<adds_to<Number, Acc>, int> = 0>
+  void add(const bias_each_term<Number>& term) {
+    bias_each.of(term) = term;
+  }
   void add(const each_term<const bool, keep_term>& term) { keep_each = term; }
-  void add(const each_term<const Acc, bias_term<Acc>>& term) { bias_each = term; }
   void add(const packed_bits_term& term) {
     packed_bits = term;
     packed_mask = &run_packed_bits<Acc>;
@@ -342,7 +386,8 @@ struct terms {
     static_assert(sizeof(Other) == 0,
                   "not a term of attention, or one of another scalar type: keep takes bool; bias, "
                   "alibi, sinks and logit_scales take the type "
-                  "of the scores (float for float, half and bfloat16; double for double)");
+                  "of the scores (float for float, half and bfloat16; double for double), a bias "
+                  "of float scores also half and bfloat16");
   }
 
   /// Whether a term looks at keys by their places in a block of them.
@@ -362,10 +407,12 @@ template <>
 struct purpose_of<keep_bytes_term> {
   using type = keep_term;
 };
-template <typename Scalar, typename Purpose>
-struct purpose_of<each_term<Scalar, Purpose>> {
-  using type = Purpose;
+template <typename Scalar>
+struct purpose_of<bias_term<Scalar>> {
+  using type = bias_term<void>;
 };
+template <typename Scalar, typename Purpose>
+struct purpose_of<each_term<Scalar, Purpose>> : purpose_of<Purpose> {};
 template <typename Function, typename Derivative>
 struct purpose_of<score_function_term<Function, Derivative>> {
   using type = score_function_term<void>;
