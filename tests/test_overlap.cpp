@@ -215,6 +215,40 @@ TEST_CASE("ragged attention refuses an output that overlaps an input or the star
   });
 }
 
+TEST_CASE("attention refuses an output that overlaps a term with a part for each sequence") {
+  heed::workspace memory;
+  constexpr heed::size_type of_second = (n - 1) * (n - 1);
+  const std::vector<argument> arguments{
+      {"out", dense},
+      {"lse", column},
+      {"keep_each", of_second},
+      {"bias_each", of_second * element},
+      {"packed_keep_bits: starts", 2 * heed::size_type{sizeof(heed::size_type)}}};
+  const std::vector<float> inputs(std::size_t(heads * n * d));
+  const heed::tensor_view<const float> in = heed::bhnd(inputs.data(), 1, heads, n, d);
+  const std::vector<int> starts{0, 1, n};  // a sequence of one token, and one of the others
+  const heed::rows<bool> first_kept = heed::rows<bool>::Constant(1, 1, true);
+  const heed::rows<float> first_added = heed::rows<float>::Zero(1, 1);
+  const std::vector<std::uint8_t> bits(3, 0xff);  // the first sequence has a byte, the second two
+  const auto fill = [](arena& a) {
+    const heed::size_type second = 1;
+    std::memcpy(a.at<unsigned char>(4) + sizeof second, &second, sizeof second);
+  };
+  check_each("ragged_attention_into", arguments, 2, fill, [&](arena& a) {
+    const auto in_arena = [&](const auto* data) { return heed::bhnd(data, 1, 1, n - 1, n - 1); };
+    const std::vector<heed::tensor_view<const bool>> masks{heed::view(first_kept),
+                                                           in_arena(a.at<bool>(2))};
+    const std::vector<heed::tensor_view<const float>> biases{heed::view(first_added),
+                                                             in_arena(a.at<float>(3))};
+    const Eigen::Map<const Eigen::Matrix<heed::size_type, 2, 1>> starts_of_bits(
+        a.at<heed::size_type>(4));
+    heed::ragged_attention_into(in, in, in, a.dense(0), a.column(1), starts, starts,
+                                heed::attention_options{}, memory, heed::keep_each(masks),
+                                heed::bias_each(biases),
+                                heed::packed_keep_bits(bits, starts_of_bits));
+  });
+}
+
 TEST_CASE("a backward call refuses an output that overlaps an input, a term or another output") {
   heed::workspace memory;
   const heed::size_type pairs = n * n * element;

@@ -187,12 +187,16 @@ class paged_kv_cache {
     check_sequence("swap_out", s);
     tables_.make_free_list();  // may throw: nothing has been written by then
     detail::save_bytes("paged_kv_cache::swap_out", swapped(tables_.length(s)), to, bytes,
-                       [&](detail::byte_writer& out) { move_tokens(*this, s, out); });
+                       [&](detail::byte_writer& out) {
+                         write_scales(out);
+                         move_tokens(*this, s, out);
+                       });
     tables_.truncate(s, 0);
   }
-  /// Brings them back, to a sequence that has no tokens, in a cache of the same type and sizes of
-  /// pages, heads and rows. Throws std::invalid_argument for bytes that are not those of a
-  /// sequence, or of another cache, or damaged, and for a pool with too few free pages.
+  /// Brings them back, to a sequence that has no tokens, in a cache of the same type, sizes of
+  /// pages, heads and rows, and scales of heads. Throws std::invalid_argument for bytes that are
+  /// not those of a sequence, or of another cache, or damaged, and for a pool with too few free
+  /// pages.
   void swap_in(size_type s, const void* from, size_type bytes) {
     constexpr const char* name = "paged_kv_cache::swap_in";
     check_sequence("swap_in", s);
@@ -205,9 +209,11 @@ class paged_kv_cache {
       detail::fail_with("heed::", name, ": ", tokens, " tokens are not what ", header.bytes,
                         " bytes hold, or more than the ", all_tokens(), " of all pages");
     check_free(name, tokens, tables_.pages_for(tokens));
+    detail::byte_reader in{static_cast<const char*>(from) + sizeof header};
+    check_same_scales(name, "key", read_scales(name, "key", key_, in), key_.scales);
+    check_same_scales(name, "value", read_scales(name, "value", value_, in), value_.scales);
     tables_.make_room(tables_.pages_for(tokens));
     tables_.extend(s, tokens);
-    detail::byte_reader in{static_cast<const char*>(from) + sizeof header};
     move_tokens(*this, s, in);
   }
 
@@ -218,12 +224,13 @@ class paged_kv_cache {
   void save(void* to, size_type bytes) const {
     detail::save_bytes("paged_kv_cache::save", saved(), to, bytes, [&](detail::byte_writer& out) {
       tables_.write(out);
+      write_scales(out);
       move_pages(*this, tables_, out);
     });
   }
-  /// Makes the cache what one of the same type, pages, heads and rows was when it was saved; what
-  /// it held is gone. Throws std::invalid_argument for bytes that are not those of a cache, or of
-  /// another one, or damaged.
+  /// Makes the cache what one of the same type, pages, heads and rows was when it was saved, scales
+  /// of heads too; what it held is gone. Throws std::invalid_argument for bytes that are not those
+  /// of a cache, or of another one, or damaged.
   void restore(const void* from, size_type bytes) {
     constexpr const char* name = "paged_kv_cache::restore";
     const detail::saved_header header = detail::check_saved(name, saved_as_empty(), from, bytes);
@@ -232,9 +239,13 @@ class paged_kv_cache {
     tables.read(name, in, header.count,
                 (header.bytes - size_type{sizeof header}) / size_type{sizeof(size_type)});
     if (const size_type rest = header.bytes - (in.at - static_cast<const char*>(from));
-        rest != pages_bytes(tables))
-      detail::fail_with("heed::", name, ": the pages take ", pages_bytes(tables),
-                        " bytes, but there are ", rest);
+        rest != scales_bytes() + pages_bytes(tables))
+      detail::fail_with("heed::", name, ": the scales and pages take ",
+                        scales_bytes() + pages_bytes(tables), " bytes, but there are ", rest);
+    const std::vector<float> key_scales = read_scales(name, "key", key_, in),
+                             value_scales = read_scales(name, "value", value_, in);
+    std::copy(key_scales.begin(), key_scales.end(), key_.scales.begin());
+    std::copy(value_scales.begin(), value_scales.end(), value_.scales.begin());
     move_pages(*this, tables, in);
     tables_ = std::move(tables);
   }
@@ -281,9 +292,10 @@ class paged_kv_cache {
 
   detail::saved_header header_of(detail::saved_kind kind) const {
     using traits = detail::storage_traits<Stored>;
-    static_assert(traits::name != nullptr,
-                  "a cache can be saved where its numbers are float, double, Eigen::half, "
-                  "Eigen::bfloat16, std::int8_t, int8_block or int4_block");
+    static_assert(
+        traits::name != nullptr,
+        "a cache can be saved where its numbers are float, double, Eigen::half, "
+        "Eigen::bfloat16, std::int8_t, int8_block, int4_block, float8_e4m3 or float8_e5m2");
     detail::saved_header header;
     header.kind = kind;
     std::strncpy(header.type, traits::name, sizeof header.type - 1);
@@ -294,7 +306,7 @@ class paged_kv_cache {
   detail::saved_header swapped(size_type tokens) const {
     detail::saved_header header = header_of(detail::saved_kind::sequence);
     header.count = tokens;
-    header.bytes = size_type{sizeof header} + tokens * row_bytes();
+    header.bytes = size_type{sizeof header} + scales_bytes() + tokens * row_bytes();
     return header;
   }
   detail::saved_header saved_as_empty() const {
@@ -306,13 +318,34 @@ class paged_kv_cache {
     detail::saved_header header = saved_as_empty();
     header.count = tables_.sequences();
     header.bytes = size_type{sizeof header} + tables_.written() * size_type{sizeof(size_type)} +
-                   pages_bytes(tables_);
+                   scales_bytes() + pages_bytes(tables_);
     return header;
   }
-  /// Of a token, and of all pages that are held.
+  /// Of the scales of heads, a token, and all pages that are held.
+  size_type scales_bytes() const {
+    return (key_.head_scales() + value_.head_scales()) * size_type{sizeof(float)};
+  }
   size_type row_bytes() const { return key_.row_bytes() + value_.row_bytes(); }
   size_type pages_bytes(const detail::page_tables& tables) const {
     return (tables.num_pages() - tables.free_pages()) * page_rows() * row_bytes();
+  }
+  void write_scales(detail::byte_writer& out) const {
+    for (const auto* pool : {&key_, &value_}) out.move(pool->scales.data(), pool->head_scales());
+  }
+  static std::vector<float> read_scales(const char* function, const char* what,
+                                        const detail::page_pool<Stored>& pool,
+                                        detail::byte_reader& in) {
+    std::vector<float> scales(static_cast<std::size_t>(pool.head_scales()));
+    in.move(scales.data(), pool.head_scales());
+    detail::check_scales(function, what, scales);
+    return scales;
+  }
+  static void check_same_scales(const char* function, const char* what,
+                                const std::vector<float>& read, const std::vector<float>& own) {
+    for (std::size_t h = 0; h < read.size(); ++h)
+      if (read[h] != own[h])
+        detail::fail_with("heed::", function, ": the bytes: ", what, " scale ", h, " ", read[h],
+                          " does not match the cache's ", own[h]);
   }
   /// Rows of a page, to bytes or from them.
   template <typename Cache, typename Bytes>

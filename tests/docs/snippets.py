@@ -17,7 +17,7 @@ def snippets():
     for page in PAGES:
         text = page.read_text()
         for match in re.finditer(r"^```cpp\n(.*?)^```$", text, flags=re.S | re.M):
-            # Kernels that are compiled once stand at namespace scope and may be defined once: tests/kernels is that program.
+            # Kernels that are compiled once stand at namespace scope and may be defined once: src/ is that program.
             if "HEED_DEFINE_KERNELS" not in match[1]:
                 yield page, text.count("\n", 0, match.start(1)) + 1, match[1]
     for header in HEADERS:

@@ -63,6 +63,9 @@ struct backward_problem {
 template <typename Scalar, typename Out>
 void check_gradient_terms(const char* function, const backward_problem<Scalar, Out>& p) {
   const auto& forward = p.forward.terms;
+  if (forward.selected)
+    fail_with("heed::", function,
+              ": selected_keys has no gradient; give keep with the mask that the lists make");
   if (p.terms.grad_lse)
     check_row_numbers(function, "grad_lse", p.terms.grad_lse->view, p.forward.query, "n_q");
   const auto missing = [&](const char* what, const char* term) {
@@ -71,7 +74,9 @@ void check_gradient_terms(const char* function, const backward_problem<Scalar, O
   };
   if (p.terms.grad_bias) {
     if (!forward.bias) missing("grad_bias", "bias");
-    check_same_sizes(function, "grad_bias", p.terms.grad_bias->view, "bias", forward.bias->view);
+    forward.bias.visit([&](const auto& bias) {
+      check_same_sizes(function, "grad_bias", p.terms.grad_bias->view, "bias", bias.view);
+    });
   }
   if (p.terms.grad_alibi) {
     if (!forward.alibi) missing("grad_alibi", "alibi");
@@ -85,6 +90,14 @@ void check_gradient_terms(const char* function, const backward_problem<Scalar, O
     if (!term) missing(what, name);
     check_equal(function, what, gradient->count, "query's num_heads", p.forward.num_heads());
   };
+  const auto refuse = [&](bool given, const char* term) {
+    if (given)
+      fail_with("heed::", function, ": ", term,
+                " is a term of the forward call alone: its gradient is not computed");
+  };
+  refuse(forward.relative_keys.has_value(), "relative_keys");
+  refuse(forward.relative_values.has_value(), "relative_values");
+  refuse(forward.weight_function.run, "weight_function");
   check_heads("grad_sinks", "sinks", p.terms.grad_sinks, forward.sinks);
   check_heads("grad_logit_scales", "logit_scales", p.terms.grad_logit_scales, forward.logit_scales);
 }

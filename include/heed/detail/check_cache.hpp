@@ -18,7 +18,14 @@
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
-/// Given scales are one for each head, positive and finite; returns them, or 1 for each.
+/// Scales of heads must be positive and finite.
+inline void check_scales(const char* function, const char* what, const std::vector<float>& scales) {
+  for (const float scale : scales)
+    if (!is_finite(scale) || scale < (std::numeric_limits<float>::min)())
+      fail_with("heed::", function, ": ", what,
+                ": a scale must be a positive normal number, but is ", scale);
+}
+/// Given scales are one for each head; returns them, or 1 for each.
 template <typename Stored>
 std::vector<float> scales_of(const char* function, const char* what,
                              const std::vector<float>& given, size_type heads) {
@@ -28,10 +35,7 @@ std::vector<float> scales_of(const char* function, const char* what,
   if (!takes_scales)
     fail_with("heed::", function, ": ", what, ": only caches of 8-bit floats have a scale a head");
   check_equal(function, what, static_cast<size_type>(given.size()), "num_kv_heads", heads);
-  for (const float scale : given)
-    if (!is_finite(scale) || scale < (std::numeric_limits<float>::min)())
-      fail_with("heed::", function, ": ", what,
-                ": a scale must be a positive normal number, but is ", scale);
+  check_scales(function, what, given);
   return given;
 }
 /// A cache of these extents must have a countable size; its largest list takes 8 bytes an element.

@@ -17,7 +17,8 @@ namespace detail {
 /// hold dim numbers, and their scales.
 template <typename Stored>
 struct page_pool {
-  static constexpr bool has_row_scales = storage_traits<Stored>::scales == scale_of::row;
+  static constexpr bool has_row_scales = storage_traits<Stored>::scales == scale_of::row,
+                        has_head_scales = storage_traits<Stored>::scales == scale_of::head;
   size_type num_pages, page_rows, heads, dim;
   std::vector<Stored> elements;
   std::vector<float> scales;
@@ -45,6 +46,10 @@ struct page_pool {
     if (has_row_scales)
       std::copy(scales.begin() + from * page, scales.begin() + (from + 1) * page,
                 scales.begin() + to * page);
+  }
+  /// Scales that belong to no page. (A pool that was moved from has none.)
+  size_type head_scales() const {
+    return has_head_scales ? static_cast<size_type>(scales.size()) : 0;
   }
   /// Of one token.
   size_type row_bytes() const {

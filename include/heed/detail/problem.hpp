@@ -78,6 +78,9 @@ struct problem {
 
   accumulator* largest = nullptr;  // score of each row of query, [B,H,n_q]; null: not wanted
 
+  // Of selected keys, only those in the list of a row are looked at; else the lists are a mask.
+  bool gathers = false;
+
   // A call on a cache: queries and keys are tokens of a longer sequence, of which the first
   // key.dropped are gone.
   bool cached = false;
@@ -100,6 +103,16 @@ struct problem {
   }
   /// Query heads that share one key/value head.
   size_type group() const { return key.heads > 0 ? query.heads / key.heads : 1; }
+  /// The sequence of row `row` of all [batch, n_q] rows of queries.
+  size_type sequence_of(size_type row) const {
+    if (!ragged()) return row / query.rows;
+    size_type b = 0, end = batch();
+    while (end - b > 1) {
+      const size_type middle = b + (end - b) / 2;
+      (terms.starts->queries[middle] <= row ? b : end) = middle;
+    }
+    return b;
+  }
   /// The rows of queries that sequence b has in memory, and those that are its queries: the others
   /// are never read.
   size_type stored_queries(size_type b) const {
@@ -136,8 +149,19 @@ struct problem {
     return (std::max)(size_type{0}, key.dropped_from(b) - first);
   }
   /// Whether the next call may differ from this one in the lengths of its sequences alone, from no
-  /// key to key.capacity: a loop of such calls takes its workspace at once.
-  bool grows() const { return !ragged() && !terms.query_lengths && (cached || terms.key_lengths); }
+  /// key to key.capacity: a loop of such calls takes its workspace at once. (That of gathered keys
+  /// is the same at all lengths.)
+  bool grows() const {
+    return !ragged() && !terms.query_lengths && !terms.gathers_keys() &&
+           (cached || terms.key_lengths);
+  }
+  /// The keys that the queries of a head of sequence b have selected.
+  key_lists selected(size_type b, size_type h) const {
+    const auto& all = terms.selected->view;
+    auto lists = broadcast_head(all, query_entry(b), h * all.heads / num_heads());
+    lists.data += first_query(b) * lists.row_stride;
+    return {lists, terms.selected->width};
+  }
   double scale() const {
     return options.scale ? *options.scale
                          : 1 / std::sqrt(static_cast<double>((std::max)(query.cols, size_type{1})));
@@ -205,16 +229,21 @@ struct problem {
   }
 
   head_problem<Scalar, Stored> head(size_type b, size_type h) const {
-    const size_type h_kv = h / group();
-    head_problem<Scalar, Stored> one{query.head(query_entry(b), h, first_query(b), n_q(b)),
+    return head(b, h, 0, n_q(b));
+  }
+  /// Queries [first, first + count) alone; the score still counts from the first of the sequence.
+  head_problem<Scalar, Stored> head(size_type b, size_type h, size_type first,
+                                    size_type count) const {
+    const size_type h_kv = h / group(), row = first_query(b) + first;
+    head_problem<Scalar, Stored> one{query.head(query_entry(b), h, row, count),
                                      key.head(key_entry(b), h_kv, first_key(b), n_kv(b)),
                                      value.head(key_entry(b), h_kv, first_key(b), n_kv(b)),
-                                     out.head(query_entry(b), h, first_query(b), n_q(b)),
+                                     out.head(query_entry(b), h, row, count),
                                      {},
                                      nullptr,
                                      score(b, h)};
-    if (lse.data) one.lse = lse.head(query_entry(b), h, first_query(b), n_q(b));
-    one.largest = largest_scores(b, h);
+    if (lse.data) one.lse = lse.head(query_entry(b), h, row, count);
+    if (largest) one.largest = largest_scores(b, h) + first;
     return one;
   }
 
@@ -233,17 +262,22 @@ struct problem {
   score_params<accumulator> score(size_type b, size_type h) const {
     h += whole.first_head;
     score_params<accumulator> score;
+    if (terms.relative_keys) score.relative_keys = terms.relative_keys->head(h);
+    if (terms.relative_values) score.relative_values = terms.relative_values->head(h);
+    score.distance_offset = place_of(b).diagonal(causal::none);
     score.scale = accumulator(scale());
     if (terms.logit_scales) score.scale *= terms.logit_scales->values[h];
     score.softcap = accumulator(options.softcap);
     score.band = band(b);
     score.b = b;
     score.h = h;
-    if (terms.bias || terms.bias_each) {
-      const matrix_view<const accumulator> bias =
-          terms.bias ? from_first_key(terms.bias->view, b, h) : terms.bias_each->head(b, h);
-      score.bias = bias.data, score.bias_row = bias.row_stride, score.bias_col = bias.col_stride;
-    }
+    const auto add_bias = [&](const auto& bias) {
+      using Number = std::decay_t<decltype(*bias.data)>;
+      score.bias = bias.data, score.bias_type = bias_numbers_of<Number>;
+      score.bias_row = bias.row_stride, score.bias_col = bias.col_stride;
+    };
+    terms.bias.visit([&](const auto& bias) { add_bias(from_first_key(bias.view, b, h)); });
+    terms.bias_each.visit([&](const auto& bias) { add_bias(bias.head(b, h)); });
     if (terms.keep || terms.keep_each) {
       const matrix_view<const bool> keep =
           terms.keep ? from_first_key(terms.keep->view, b, h) : terms.keep_each->head(b, h);
@@ -252,21 +286,24 @@ struct problem {
     if (terms.alibi) {
       score.has_alibi = true;
       score.alibi_slope = term_head(terms.alibi->view, b, h)(0, 0);
-      score.alibi_offset = place_of(b).diagonal(causal::none);
     }
     if (terms.sparse()) score.blocks = terms.sparse()->params(b, h);
     // A block is whole for the function, not for bits and bytes.
     score.blocks.whole_needs_no_hook = terms.function_blocks && !terms.bits_mask.run &&
-                                       !terms.bytes_mask.run && !terms.packed_mask;
+                                       !terms.bytes_mask.run && !terms.packed_mask &&
+                                       !masks_unselected();
     if (terms.score_function.run) score.score_hook = {&run_score_hook, this};
     if (terms.score_derivative.run) score.slope_hook = {&run_slope_hook, this};
-    if (terms.bits_mask.run || terms.bytes_mask.run || terms.packed_mask || terms.mask_function.run)
+    if (terms.bits_mask.run || terms.bytes_mask.run || terms.packed_mask ||
+        terms.mask_function.run || masks_unselected())
       score.mask_hook = {&run_mask_hook, this};
     if (terms.sinks && !is_negative_infinity(terms.sinks->values[h])) {
       score.has_sink = true;
       score.sink = terms.sinks->values[h];
     }
-    if (terms.weight_dropout.run) score.weight_hook = {&run_weight_hook, this};
+    score.final_weights = terms.weight_function.run != nullptr;
+    if (terms.weight_function.run || terms.weight_dropout.run)
+      score.weight_hook = {&run_weight_hook, this};
     return score;
   }
 
@@ -275,6 +312,8 @@ struct problem {
 
  private:
   mutable caught_exception caught;
+
+  bool masks_unselected() const { return terms.selected && !gathers; }
 
   /// The visible pairs of a block as the user's functions and dropout count them: rows of the call,
   /// of the whole, or with a cache tokens of the sequence.
@@ -315,6 +354,7 @@ struct problem {
       if (mask.run) mask.run(mask.context, b, h, in_rows);
     if (p.terms.packed_mask)
       p.terms.packed_mask(*p.terms.packed_bits, b, p.n_kv(b), {block, p.band(b)});
+    if (p.masks_unselected()) p.terms.selected_mask(p.selected(b, h), {block, p.band(b)});
     if (p.terms.mask_function.run)
       p.caught.guard([&] {
         p.terms.mask_function.run(p.terms.mask_function.context, b, h, p.counted(b, block));
@@ -323,7 +363,13 @@ struct problem {
   static void run_weight_hook(const void* context, size b, size h,
                               const score_block<accumulator>& block) {
     const problem& p = *static_cast<const problem*>(context);
-    p.terms.weight_dropout.run(p.terms.weight_dropout.context, b, h, p.counted(b, block));
+    const auto& terms = p.terms;
+    if (terms.weight_function.run)
+      p.caught.guard([&] {
+        terms.weight_function.run(terms.weight_function.context, b, h, p.counted(b, block));
+      });
+    if (terms.weight_dropout.run)
+      terms.weight_dropout.run(terms.weight_dropout.context, b, h, p.counted(b, block));
   }
 };
 

@@ -100,7 +100,6 @@ struct storage_traits<std::int8_t> {
 template <typename Stored>
 struct float8_storage {
   using kernel = Stored;
-  static constexpr const char* name = nullptr;  // its scales are not saved
   static constexpr scale_of scales = scale_of::head;
 
   template <typename Scalar>
@@ -114,9 +113,13 @@ struct float8_storage {
   }
 };
 template <>
-struct storage_traits<float8_e4m3> : float8_storage<float8_e4m3> {};
+struct storage_traits<float8_e4m3> : float8_storage<float8_e4m3> {
+  static constexpr const char* name = "float8_e4m3";
+};
 template <>
-struct storage_traits<float8_e5m2> : float8_storage<float8_e5m2> {};
+struct storage_traits<float8_e5m2> : float8_storage<float8_e5m2> {
+  static constexpr const char* name = "float8_e5m2";
+};
 
 /// Calls store(element, first, count) for each block of row i.
 template <typename Block, typename Store>
