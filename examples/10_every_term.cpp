@@ -118,6 +118,9 @@ void options_and_terms(page& p) {
   heed::block_mask diagonal(1, 1, n, n, 16, 16);
   for (size_type block = 0; block < diagonal.q_blocks(); ++block) diagonal.show(0, 0, block, block);
   p.compare("blocks(mask)", plain, heed::blocks(diagonal));
+  Eigen::MatrixXi lists(3, n);
+  for (int i = 0; i < n; ++i) lists.col(i) << 0, i / 2, i;
+  p.compare("selected_keys(lists)", plain, heed::selected_keys(lists));
   p.compare("dropout(0.1, seed)", causal, heed::dropout(0.1, 42));
   const auto fade = [](float score, size_type, size_type h, size_type i, size_type j) {
     return score - 0.01f * float((h + 1) * std::abs(i - j));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "support/example.hpp"
+#include "support/gradient.hpp"
 #include "support/isas.hpp"
 #include "support/refusal.hpp"
 
@@ -236,4 +237,74 @@ TEST_CASE(
   moved = heed::block_mask(1, 2, 9, 9, 3, 3);
   CHECK(moved.heads() == 2);
   CHECK(moved.kv_blocks() == 3);
+}
+
+TEST_CASE(
+    "blocks of different sizes hide what a keep of the same pairs hides, in the gradient too") {
+  const heed::size_type n_q = 150, n_kv = 210, threads = GENERATE(1, 3);
+  // of 1, of none, of more than a block of the kernels
+  const std::vector<std::int32_t> q_starts{0, 1, 8, 8, 71, 149, 150};
+  const std::vector<heed::size_type> kv_starts{0, 3, 140, 140, 141, 210};
+  example<double> e(n_q, n_kv, 8, 4);
+  heed::block_mask blocks(1, 1, q_starts, kv_starts);
+  REQUIRE(blocks.n_q() == n_q);
+  REQUIRE(blocks.n_kv() == n_kv);
+  REQUIRE(blocks.q_blocks() == 6);
+  REQUIRE(blocks.kv_blocks() == 5);
+  e.keep = testing::mask::Constant(n_q, n_kv, false);
+  for (heed::size_type q = 0; q < 6; ++q)
+    for (heed::size_type kv = 0; kv < 5; ++kv) {
+      if ((q + 2 * kv) % 3 == 1) continue;
+      blocks.show(0, 0, q, kv);
+      const heed::size_type i = q_starts[std::size_t(q)], j = kv_starts[std::size_t(kv)];
+      e.keep.block(i, j, q_starts[std::size_t(q) + 1] - i, kv_starts[std::size_t(kv) + 1] - j)
+          .setConstant(true);
+    }
+  const auto same = e.reference();
+  const auto exact = e.cast<long double>().reference();
+  CHECK(heed::reference_attention(e.query, e.key, e.value, {}, heed::blocks(blocks)) == same.out);
+  const auto function = [&](heed::size_type, heed::size_type, heed::size_type i,
+                            heed::size_type j) { return e.keep(i, j); };
+  const auto found = heed::block_mask::of(function, 1, 1, q_starts, kv_starts);
+  const heed::block_mask moved = std::move(blocks);
+  CHECK(blocks.q_blocks() == 0);
+  testing::backward_example<double> of_blocks(e);
+  const testing::judged_gradients<double> right(of_blocks);
+  of_blocks.forward.keep.resize(0, 0);
+  for (const heed::isa target : testing::isas()) {
+    CAPTURE(testing::name_of(target), threads);
+    heed::attention_options options;
+    options.execution.target = target;
+    options.execution.threads = int(threads);
+    const auto one =
+        heed::attention_with_lse(e.query, e.key, e.value, options, heed::blocks(moved));
+    testing::check_as_exact_as(one.out, same.out, exact.out);
+    testing::check_as_exact_as(one.lse, same.lse, exact.lse, 1);
+    CHECK(heed::attention(e.query, e.key, e.value, options, heed::mask_function(function, found)) ==
+          one.out);
+    right.check(of_blocks.run([&](const auto&... arguments) {
+      return testing::backward_on(target, int(threads))(arguments..., heed::blocks(moved));
+    }));
+  }
+}
+
+TEST_CASE("a block mask refuses starts that are none") {
+  const auto refuse = [](const std::vector<int>& q, const std::vector<int>& kv,
+                         const std::vector<std::string>& words) {
+    testing::check_refused([&] { heed::block_mask(1, 1, q, kv); }, words);
+  };
+  refuse({}, {0}, {"heed::block_mask: q_starts", "has 0"});
+  refuse({0, 5}, {1, 5}, {"kv_starts", "begin with 0", "1"});
+  refuse({0, 5, 4}, {0}, {"q_starts", "decrease", "4 after 5"});
+  const std::vector<heed::size_type> ends{0, heed::size_type(1) << 61}, none{0};
+  testing::check_refused([&] { heed::block_mask(1, 1, ends, none); }, {"block_mask", "q_starts"});
+  testing::check_refused([&] { heed::block_mask(0, 1, none, none); }, {"block_mask: batch", "0"});
+  const example<double> e(6, 5, 4, 4);
+  const std::vector<int> starts{0, 2, 5};
+  testing::check_refused(
+      [&] {
+        heed::attention(e.query, e.key, e.value, {},
+                        heed::blocks(heed::block_mask(1, 1, starts, starts)));
+      },
+      {"blocks: n_q 5", "6"});
 }

@@ -1,5 +1,9 @@
 #include <heed/causal_conv.hpp>
 
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
 #include "support/example.hpp"
 #include "support/refusal.hpp"
 
@@ -153,4 +157,65 @@ TEMPLATE_TEST_CASE("weights and bias of floats beside tokens of 16 bits", "", Ei
   testing::check_refused(
       [&] { heed::causal_conv(x, weight, options, heed::channel_bias(short_bias)); },
       {"heed::causal_conv: channel_bias: size 4", "5"});
+}
+
+TEST_CASE("a circular carry gives what a carry gives, and moves no row") {
+  const heed::size_type taps = 4, channels = 3, batch = 2;
+  const heed::size_type room = GENERATE(heed::size_type(3), heed::size_type(5), heed::size_type(8));
+  const heed::rows<float> x = random_rows<float>(batch * 40, channels, 1),
+                          weight = random_rows<float>(channels, taps, 2);
+  heed::rows<float> moved = heed::rows<float>::Zero(batch * (taps - 1), channels),
+                    state = heed::rows<float>::Zero(batch * room, channels);
+  std::vector<std::int32_t> tokens{0, 0};
+  const auto view = [&](const auto* data, heed::size_type rows) {
+    return heed::bhnd(data, batch, 1, rows, channels);
+  };
+  heed::size_type done = 0;
+  for (const heed::size_type count : {1, 2, 0, 1, 7, 1, 12, 1}) {
+    CAPTURE(room, done, count);
+    auto now = view(x.data(), 40);
+    now.data += done * channels, now.rows = count;
+    heed::rows<float> want(batch * count, channels), got(want);
+    const auto run = [&](heed::rows<float>& out, const auto& carried) {
+      heed::causal_conv_into(now, heed::view(weight),
+                             heed::bhnd(out.data(), batch, 1, count, channels), {}, carried);
+    };
+    run(want, heed::carry(heed::bhnd(moved.data(), batch, 1, taps - 1, channels)));
+    run(got, heed::circular_carry(heed::bhnd(state.data(), batch, 1, room, channels), tokens));
+    CHECK(got == want);
+    done += count;
+    for (std::int32_t& n : tokens) n += std::int32_t(count);
+    for (heed::size_type b = 0; b < batch; ++b)
+      for (heed::size_type t = (std::max)(done - room, heed::size_type(0)); t < done; ++t)
+        CHECK(state.row(b * room + t % room) == x.row(b * 40 + t));
+  }
+
+  // sequences that have had different numbers of tokens
+  const heed::size_type length = 6;
+  heed::rows<float> states = heed::rows<float>::Zero(2 * room, channels), out(2 * length, channels);
+  const std::vector<heed::size_type> before{0, 10}, starts{0, length, 2 * length};
+  for (heed::size_type t = 0; t < 10; ++t) states.row(room + t % room) = x.row(t);
+  heed::causal_conv_into(
+      heed::view(x.topRows(2 * length).eval()), heed::view(weight), heed::writable_view(out), {},
+      heed::sequence_starts(starts),
+      heed::circular_carry(heed::bhnd(states.data(), 2, 1, room, channels), before));
+  heed::rows<float> past = x.middleRows(7, 3);
+  CHECK(out.topRows(length) == heed::causal_conv(x.topRows(length), weight));
+  CHECK(out.bottomRows(length) ==
+        heed::causal_conv(x.middleRows(length, length), weight, {}, heed::carry(past)));
+}
+
+TEST_CASE("a circular carry is refused where it has too few rows or tokens that cannot be") {
+  const heed::rows<float> x = random_rows<float>(6, 4, 1), weight = random_rows<float>(4, 3, 2);
+  heed::rows<float> one = heed::rows<float>::Constant(1, 4, 7), two(2, 4);
+  const std::vector<int> none{0}, two_counts{0, 0}, negative{-1};
+  const auto refuse = [&](heed::rows<float>& state, const std::vector<int>& tokens,
+                          const std::vector<std::string>& words) {
+    testing::check_refused(
+        [&] { heed::causal_conv(x, weight, {}, heed::circular_carry(state, tokens)); }, words);
+  };
+  refuse(one, none, {"heed::causal_conv: carry: rows 1", "taps - 1", "2"});
+  refuse(two, two_counts, {"circular_carry: tokens: entries 2", "batch 1"});
+  refuse(two, negative, {"circular_carry: tokens", "entry 0 is -1"});
+  CHECK((one.array() == 7).all());
 }

@@ -1,7 +1,12 @@
 // half and bfloat16 are inputs and outputs; scores, softmax and sums are float.
 
 #include <heed/attention.hpp>
+#include <heed/backward.hpp>
+#include <heed/ragged.hpp>
 #include <heed/streaming.hpp>
+
+#include <limits>
+#include <vector>
 
 #include "support/attention_on.hpp"
 #include "support/variations.hpp"
@@ -60,4 +65,95 @@ TEMPLATE_TEST_CASE("attention of 16-bit numbers keeps its sums in float", "", Ei
   CHECK((result.out.array() == TestType(1.5f)).all());
   CHECK(result.lse(0) == Approx(std::log(4096.0f)));
   CHECK(e.reference().lse(0) == Approx(std::log(4096.0f)));
+}
+
+namespace {
+
+/// A bias of 16 bits, a third of it -infinity, and the same numbers as floats.
+template <typename Number>
+struct two_biases {
+  heed::rows<Number> narrow;
+  heed::rows<float> wide;
+
+  two_biases(heed::size_type n_rows, heed::size_type n_cols)
+      : narrow(testing::random_mask(n_rows, n_cols, 32)
+                   .select(testing::random_rows<float>(n_rows, n_cols, 31),
+                           -std::numeric_limits<float>::infinity())
+                   .template cast<Number>()),
+        wide(narrow.template cast<float>()) {}
+};
+
+}  // namespace
+
+// Biases of two types are one term, which may be given once.
+static_assert(!heed::detail::all_different<
+              heed::detail::purpose_of<heed::detail::bias_term<float>>::type,
+              heed::detail::purpose_of<heed::detail::bias_each_term<Eigen::half>>::type>);
+
+TEMPLATE_TEST_CASE("a bias of 16 bits gives what its numbers give as floats", "", Eigen::half,
+                   Eigen::bfloat16) {
+  const heed::size_type n_q = GENERATE(heed::size_type(1), heed::size_type(45)), n_kv = 131;
+  const testing::example<TestType> e(n_q, n_kv, 16, 16);
+  const two_biases<TestType> of_pairs(n_q, n_kv), of_columns(n_kv, n_q), apart(n_q, 2 * n_kv),
+      of_keys(1, n_kv), of_queries(n_q, 1);
+  const auto every_second = [&](const auto& numbers) {
+    using Number = typename std::decay_t<decltype(numbers)>::Scalar;
+    return Eigen::Map<const heed::rows<Number>, 0, Eigen::Stride<Eigen::Dynamic, 2>>(
+        numbers.data(), n_q, n_kv, Eigen::Stride<Eigen::Dynamic, 2>(2 * n_kv, 2));
+  };
+  heed::attention_options options;
+  options.softcap = 2;
+  for (const heed::isa target : testing::isas()) {
+    INFO(testing::name_of(target) << ", n_q " << n_q);
+    options.execution.target = target;
+    const auto same = [&](const auto& narrow, const auto& wide) {
+      const auto run = [&](const auto& bias) {
+        return heed::attention_with_lse(e.query, e.key, e.value, options, heed::bias(bias));
+      };
+      const auto got = run(narrow), wanted = run(wide);
+      CHECK(got.out == wanted.out);
+      CHECK(got.lse == wanted.lse);
+    };
+    same(of_pairs.narrow, of_pairs.wide);
+    same(of_columns.narrow.transpose(), of_columns.wide.transpose());
+    same(every_second(apart.narrow), every_second(apart.wide));
+    same(of_keys.narrow, of_keys.wide);
+    same(of_queries.narrow, of_queries.wide);
+
+    const auto forward =
+        heed::attention_with_lse(e.query, e.key, e.value, options, heed::bias(of_pairs.wide));
+    heed::rows<float> got_bias(n_q, n_kv), wanted_bias(n_q, n_kv);
+    const auto gradient = [&](const auto& bias, heed::rows<float>& of_bias) {
+      return heed::attention_backward(e.query, e.key, e.value, forward.out, forward.lse, e.query,
+                                      options, heed::bias(bias), heed::grad_bias(of_bias));
+    };
+    const auto got = gradient(of_pairs.narrow, got_bias),
+               wanted = gradient(of_pairs.wide, wanted_bias);
+    CHECK(got.query == wanted.query);
+    CHECK(got.key == wanted.key);
+    CHECK(got.value == wanted.value);
+    CHECK(got_bias == wanted_bias);
+  }
+  const auto direct = [&](const auto& bias) {
+    return heed::reference_attention(e.query, e.key, e.value, options, heed::bias(bias));
+  };
+  CHECK(direct(of_pairs.narrow) == direct(of_pairs.wide));
+}
+
+TEMPLATE_TEST_CASE("each sequence may have a bias of 16 bits", "", Eigen::half, Eigen::bfloat16) {
+  const testing::example<TestType> e(50, 50, 16, 16);
+  const two_biases<TestType> first(20, 20), second(30, 30);
+  const std::vector<int> starts{0, 20, 50};
+  const auto run = [&](const auto& biases) {
+    heed::rows<TestType> out(50, 16);
+    heed::workspace memory;
+    heed::ragged_attention_into(heed::view(e.query), heed::view(e.key), heed::view(e.value),
+                                heed::writable_view(out), {}, starts, starts, {}, memory,
+                                heed::bias_each(biases));
+    return out;
+  };
+  CHECK(run(std::vector<heed::tensor_view<const TestType>>{heed::view(first.narrow),
+                                                           heed::view(second.narrow)}) ==
+        run(std::vector<heed::tensor_view<const float>>{heed::view(first.wide),
+                                                        heed::view(second.wide)}));
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <heed/detail/backward_inputs.hpp>
-#include <heed/detail/backward_plan.hpp>
+#include <heed/detail/run_backward.hpp>
 #include <heed/gradient_terms.hpp>
 #include <heed/ragged.hpp>
 #include <heed/reference_backward.hpp>

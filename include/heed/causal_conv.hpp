@@ -3,6 +3,7 @@
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/recurrence.hpp>
 
+#include <algorithm>
 #include <optional>
 #include <type_traits>
 
@@ -31,12 +32,24 @@ struct channel_bias_term {
 };
 
 template <typename Scalar>
+struct circular_carry_term {
+  tensor_view<Scalar> view;
+  index_list tokens;
+};
+/// One call has one past.
+template <typename Scalar>
+struct purpose_of<circular_carry_term<Scalar>> {
+  using type = carry_term<Scalar>;
+};
+
+template <typename Scalar>
 struct causal_conv_terms {
   using Acc = accumulator_t<Scalar>;
   std::optional<tensor_view<const Scalar>> channel_bias;
   std::optional<tensor_view<const Acc>>
       wide_channel_bias;  // of the sums' type, where that is another
   std::optional<tensor_view<Acc>> carry;
+  std::optional<index_list> tokens;  // before the call's, where carry is circular
   std::optional<index_list> starts;
 
   template <typename Number>
@@ -50,6 +63,10 @@ struct causal_conv_terms {
     }
   }
   void add(const carry_term<Acc>& term) { carry = term.view; }
+  void add(const circular_carry_term<Acc>& term) {
+    carry = term.view;
+    tokens = term.tokens;
+  }
   void add(const sequence_starts_term& term) { starts = term.starts; }
   template <typename Other>
   void add(const Other&) {
@@ -68,6 +85,33 @@ detail::channel_bias_term<typename Vector::Scalar> channel_bias(
   static_assert(detail::has_memory<Vector> && bool(Vector::IsVectorAtCompileTime),
                 "channel_bias takes an Eigen vector, one number per channel");
   return {{bias.derived().data(), 1, 1, 1, bias.size(), 0, 0, 0, bias.derived().innerStride()}};
+}
+
+/// A carry that no row is moved in: of S >= taps - 1 rows, token t of the sequence is in row t % S.
+/// state [B, H, S, channels]; tokens are how many each sequence has had before this call, which
+/// the caller counts on. Rows of tokens that have not been are read as they are: zeros at the start
+/// of a sequence.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(20, 8),
+///                         weight = heed::rows<float>::Random(8, 4);
+/// heed::rows<float> state = heed::rows<float>::Zero(16, 8);
+/// for (heed::size_type t = 0; t < 20; ++t) {
+///   const std::vector<heed::size_type> tokens{t};
+///   const auto out = heed::causal_conv(x.row(t), weight, {}, heed::circular_carry(state, tokens));
+/// }
+/// @endcode
+template <typename Scalar>
+detail::circular_carry_term<Scalar> circular_carry(const tensor_view<Scalar>& state,
+                                                   const index_list& tokens) {
+  return {state, tokens};
+}
+
+/// The state of one head: a matrix, Map or block.
+template <typename State, typename = std::enable_if_t<detail::is_eigen<State>>>
+auto circular_carry(State&& state, const index_list& tokens)
+    -> detail::circular_carry_term<typename std::decay_t<State>::Scalar> {
+  return {writable_view(state), tokens};
 }
 
 namespace detail {
@@ -104,21 +148,36 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
     fail_with("heed::", name, ": activation must be none or silu, but is ",
               int(options.activation));
   const sequences packed(name, "x", x, given.starts);
-  check_carry(name, given.carry, packed.count(), x.heads, past, "weight's taps - 1,", channels,
+  const size_type room = given.tokens ? (std::max)(given.carry->rows, past) : past;  // for rows
+  check_carry(name, given.carry, packed.count(), x.heads, room, "weight's taps - 1,", channels,
               "x's channels");
+  if (given.tokens) {
+    check_list(name, "circular_carry: tokens", *given.tokens);
+    check_equal(name, "circular_carry: tokens: entries", given.tokens->size, "the call's batch",
+                packed.count());
+    for (size_type b = 0; b < packed.count(); ++b)
+      if ((*given.tokens)[b] < 0)
+        fail_with("heed::", name, ": circular_carry: tokens must not be negative, but entry ", b,
+                  " is ", (*given.tokens)[b]);
+  }
   check_apart(name, {"out", out}, {"carry", given.carry}, "x", x, "weight", weight, "channel_bias",
               given.channel_bias, "channel_bias", given.wide_channel_bias, "sequence_starts",
-              given.starts);
+              given.starts, "circular_carry: tokens", given.tokens);
 
   for_each_head(packed.count(), x.heads, options.execution, [&](size_type b, size_type h) {
     const matrix_view<Weight> weights = broadcast_head(weight, given.starts ? 0 : b, h);
     const tensor_view<X> xs = packed.of(x, b);
     const tensor_view<Scalar> outs = packed.of(out, b);
     const size_type length = packed.length(b);
-    // Token t of z, which counts from the oldest input of the past.
+    // Token t of z, which counts from the oldest input of the past, and its row in a carry before
+    // the call.
+    const size_type first = given.tokens && room > 0 ? (*given.tokens)[b] % room : 0;
+    const auto row_of = [&](size_type t) {
+      return given.tokens ? (first + room - past + t) % room : t;
+    };
     const auto z = [&](size_type t, size_type c) {
       if (t >= past) return Acc(xs(0, h, t - past, c));
-      return given.carry ? Acc((*given.carry)(b, h, t, c)) : Acc(0);
+      return given.carry ? Acc((*given.carry)(b, h, row_of(t), c)) : Acc(0);
     };
     for (size_type t = 0; t < length; ++t)
       for (size_type c = 0; c < channels; ++c) {
@@ -128,9 +187,11 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
         if (given.wide_channel_bias) sum += (*given.wide_channel_bias)(0, 0, 0, c);
         outs(0, h, t, c) = Scalar(options.activation == activation::silu ? silu(sum) : sum);
       }
-    if (given.carry)
-      for (size_type t = 0; t < past; ++t)  // ascending: a row is read before it is written
-        for (size_type c = 0; c < channels; ++c) (*given.carry)(b, h, t, c) = z(length + t, c);
+    if (!given.carry) return;
+    const size_type kept = given.tokens ? (std::min)(length, room) : past;
+    for (size_type t = past + length - kept; t < past + length; ++t)  // a row is read before it is
+      for (size_type c = 0; c < channels; ++c)                        // written
+        (*given.carry)(b, h, given.tokens ? row_of(t) : t - length, c) = z(t, c);
   });
 }
 }  // namespace detail
@@ -143,8 +204,8 @@ void run_causal_conv(const char* name, const tensor_view<X>& x, const tensor_vie
 /// x [B, H, T, channels], weight [B, H, channels, taps] (batch and heads may each be 1) ->
 /// out [B, H, T, channels]. For half and bfloat16 the weights, and the bias, may be float. Terms:
 /// channel_bias, and carry [B, H, taps - 1, channels], the past, oldest row first, which is left
-/// ready for the next call; without it the past is 0; and sequence_starts. Throws
-/// std::invalid_argument for sizes that do not fit together, and where out or carry overlaps
+/// ready for the next call, or circular_carry; without it the past is 0; and sequence_starts.
+/// Throws std::invalid_argument for sizes that do not fit together, and where out or carry overlaps
 /// itself, the other or an input, before anything is written.
 template <typename X, typename Weight, typename Scalar, typename... Terms>
 void causal_conv_into(const tensor_view<X>& x, const tensor_view<Weight>& weight,

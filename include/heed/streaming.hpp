@@ -3,9 +3,11 @@
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/make_problem.hpp>
 #include <heed/detail/score.hpp>
+#include <heed/detail/selected.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
 HEED_NAMESPACE_BEGIN
@@ -99,11 +101,25 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
   }
 }
 
+/// The same a query at a time, with the keys of its list.
+template <typename Scalar, typename Stored>
+void streaming_selected(const problem<Scalar, Stored>& p, size_type b, size_type h) {
+  std::vector<size_type> keys(static_cast<std::size_t>(p.terms.selected->view.cols));
+  std::vector<std::uint64_t> taken(static_cast<std::size_t>(key_set_words(p.n_kv(b))));
+  selected_row<accumulator_t<Scalar>> row;
+  for (size_type i = 0; i < p.n_q(b); ++i) {
+    const size_type count = gather_keys(p, b, i, p.selected(b, h).of(i), taken.data(), keys.data());
+    streaming_head(selected_head(p, b, h, i, keys.data(), count, row));
+  }
+}
+
 template <typename Scalar, typename Stored>
 void streaming(problem<Scalar, Stored> p) {
+  p.gathers = p.terms.gathers_keys();
   const std::vector<accumulator_t<Scalar>> largest = p.make_largest();
   for (size_type b = 0; b < p.batch(); ++b)
-    for (size_type h = 0; h < p.num_heads(); ++h) streaming_head(p.head(b, h));
+    for (size_type h = 0; h < p.num_heads(); ++h)
+      p.gathers ? streaming_selected(p, b, h) : streaming_head(p.head(b, h));
   p.write_other_rows();
   p.write_max_logits();
   p.rethrow();

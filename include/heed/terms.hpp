@@ -131,7 +131,8 @@ inline detail::keep_bits_term keep_bits(const tensor_view<const std::uint8_t>& b
 }
 
 /// Numbers added to the scores after scale and softcap; -infinity masks. Sizes broadcast as those
-/// of keep. The scalar is that of the scores.
+/// of keep. The scalar is that of the scores; beside float scores also Eigen::half or
+/// Eigen::bfloat16, which are read as they are.
 template <typename Scalar>
 detail::bias_term<std::remove_const_t<Scalar>> bias(const tensor_view<Scalar>& values) {
   return {values};
@@ -345,6 +346,58 @@ auto max_logits(Numbers&& numbers) {
 /// const auto out = heed::attention(x, x, x, {}, heed::blocks(mask));
 /// @endcode
 inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
+
+/// Each query attends to the keys of a list alone, which an indexer has chosen (DeepSeek sparse
+/// attention, DeepSeek-AI 2025): [batch, heads, n_q, k], of integers of 32 or 64 bits, -1 where a
+/// list is shorter. batch and n_q are each 1 (the same for all) or the call's own; heads is 1, the
+/// key/value heads or the query heads. The keys are gathered, all others are not looked at: the
+/// time grows with n_q * k. 0 is the first key that the call has of the sequence, n_kv - 1 the
+/// last, and any other number is refused. A key that is listed twice counts once, and so the result
+/// is that of a mask, under all other terms, for which a key keeps its number. Query heads that
+/// share a key/value head and a list share its gathered rows. Beside tables of relative positions
+/// or a weight function the lists are that mask, at the price of all pairs. Not for gradients,
+/// which take keep(mask).
+///
+/// @code
+/// // 4 query heads on 1 key/value head: each of 3 queries sees 2 of 10 keys
+/// std::vector<float> query(4 * 3 * 8, 0.1f), key(10 * 8, 0.5f), out(query.size());
+/// const std::vector<std::int32_t> lists{0, 3, 9, 4, 7, -1};
+/// heed::workspace memory;
+/// heed::multi_head_attention_into(heed::bhnd(query.data(), 1, 4, 3, 8),
+///                                 heed::bhnd(key.data(), 1, 1, 10, 8),
+///                                 heed::bhnd(key.data(), 1, 1, 10, 8),
+///                                 heed::bhnd(out.data(), 1, 4, 3, 8), {},
+///                                 heed::attention_options(), memory,
+///                                 heed::selected_keys(heed::bhnd(lists.data(), 1, 1, 3, 2)));
+/// @endcode
+template <typename Integer>
+detail::selected_keys_term selected_keys(const tensor_view<Integer>& lists) {
+  static_assert(detail::is_index<std::remove_const_t<Integer>>,
+                "selected_keys takes integers of 32 or 64 bits (std::int32_t, heed::size_type)");
+  constexpr size_type width{sizeof(Integer)};
+  return {{reinterpret_cast<const unsigned char*>(lists.data), lists.batch, lists.heads, lists.rows,
+           lists.cols, width * lists.batch_stride, width * lists.head_stride,
+           width * lists.row_stride, width * lists.col_stride},
+          width};
+}
+
+/// The same of a matrix k x n_q for every batch entry and head: column i, whose numbers are side by
+/// side in an Eigen matrix, is the list of query i.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// Eigen::MatrixXi lists(3, 10);
+/// for (int i = 0; i < 10; ++i) lists.col(i) << 0, i / 2, i;
+/// const auto out = heed::attention(x, x, x, {}, heed::selected_keys(lists));
+/// @endcode
+template <typename Derived>
+detail::selected_keys_term selected_keys(const Eigen::DenseBase<Derived>& lists) {
+  const auto by_key = view(lists);
+  auto by_query = by_key;
+  by_query.rows = by_key.cols, by_query.row_stride = by_key.col_stride;
+  by_query.cols = by_key.rows, by_query.col_stride = by_key.row_stride;
+  return selected_keys(by_query);
+}
 
 // In the functions below b is the batch entry (the sequence, in a ragged batch), h the query head,
 // i the query and j the key. i and j count rows within the call (within the sequence, in a ragged

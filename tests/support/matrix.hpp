@@ -43,6 +43,7 @@ enum class feature : unsigned {
   key_lengths,
   first_keys,
   blocks,
+  selected_keys,
   score_function,
   mask_function,
   mask_function_in_blocks,
@@ -75,6 +76,7 @@ inline const char* const names[] = {"plain",
                                     "key_lengths",
                                     "first_keys",
                                     "blocks",
+                                    "selected_keys",
                                     "score_function",
                                     "mask_function",
                                     "mask_function in blocks",
@@ -192,6 +194,8 @@ struct setup {
   heed::rows<std::uint8_t> bits;
   heed::block_mask blocks;
   std::vector<heed::size_type> lengths, first_keys;
+  std::vector<std::int32_t> lists;  // [batch, 1, n_q, listed]
+  static constexpr heed::size_type listed = 30;
 
   setup(const combination& c, const sizes& s)
       : features(c), shape(s), blocks(batch, 1, s.n_q, s.n_kv, 16, 32), lengths{s.n_kv, s.n_kv} {
@@ -244,6 +248,18 @@ struct setup {
         for (heed::size_type q = 0; q < blocks.q_blocks(); ++q)
           for (heed::size_type kv = 0; kv < blocks.kv_blocks(); ++kv)
             if ((b + 2 * q + kv) % 3 != 0) blocks.show(b, 0, q, kv);
+    if (c.has(feature::selected_keys)) {  // some twice, and a query in the middle has none
+      std::mt19937 engine(29);
+      for (heed::size_type b = 0; b < batch; ++b)
+        for (heed::size_type i = 0; i < s.n_q; ++i)
+          for (heed::size_type n = 0; n < listed; ++n) {
+            const auto some = std::size_t(b);
+            const heed::size_type keys =
+                                      lengths[some] - (first_keys.empty() ? 0 : first_keys[some]),
+                                  key = heed::size_type(engine()) % (keys + 3);
+            lists.push_back(std::int32_t(key < keys && 2 * i != s.n_q ? key : -1));
+          }
+    }
     if (c.has(feature::mask_function_in_blocks))
       blocks = heed::block_mask::of(shown, batch, heads, s.n_q, s.n_kv, 16, 32);
   }
@@ -272,6 +288,11 @@ struct setup {
       if (features.has(feature::relative_keys))
         of_keys = bhnd(n.relative_keys.data(), heed::size_type(1), heads,
                        rows_before + 1 + rows_after, features.d_k());
+      tensor_view<const std::int32_t> lists_view;
+      if (features.has(feature::selected_keys))
+        lists_view = kind == path::ragged
+                         ? bhnd(lists.data(), 1, 1, batch * shape.n_q, listed)
+                         : bhnd(lists.data(), batch, heed::size_type(1), shape.n_q, listed);
       const bool in_blocks = features.has(feature::blocks) || (function_in_blocks && apart);
       using heed::when;
       call(when(keep_view.data, heed::keep(keep_view)),
@@ -287,6 +308,7 @@ struct setup {
            when(!first_keys.empty(), heed::first_keys(first_keys)),
            when(in_blocks, heed::blocks(blocks)),
            when(features.has(feature::weight_function), heed::weight_function(changed_weight)),
+           when(lists_view.data, heed::selected_keys(lists_view)),
            heed::dropout(features.has(feature::dropout) ? 0.3 : 0.0, 27), functions...);
     };
     const auto mask = function_in_blocks && !apart ? heed::mask_function(shown, blocks)

@@ -63,6 +63,9 @@ struct backward_problem {
 template <typename Scalar, typename Out>
 void check_gradient_terms(const char* function, const backward_problem<Scalar, Out>& p) {
   const auto& forward = p.forward.terms;
+  if (forward.selected)
+    fail_with("heed::", function,
+              ": selected_keys has no gradient; give keep with the mask that the lists make");
   if (p.terms.grad_lse)
     check_row_numbers(function, "grad_lse", p.terms.grad_lse->view, p.forward.query, "n_q");
   const auto missing = [&](const char* what, const char* term) {
@@ -71,7 +74,9 @@ void check_gradient_terms(const char* function, const backward_problem<Scalar, O
   };
   if (p.terms.grad_bias) {
     if (!forward.bias) missing("grad_bias", "bias");
-    check_same_sizes(function, "grad_bias", p.terms.grad_bias->view, "bias", forward.bias->view);
+    forward.bias.visit([&](const auto& bias) {
+      check_same_sizes(function, "grad_bias", p.terms.grad_bias->view, "bias", bias.view);
+    });
   }
   if (p.terms.grad_alibi) {
     if (!forward.alibi) missing("grad_alibi", "alibi");
@@ -117,6 +122,22 @@ void check_outputs_apart(const char* function, const backward_problem<Scalar, Ou
   are_apart({"grad_logit_scales", terms.grad_logit_scales}, no_output());
 }
 
+/// Checks all of a backward call.
+template <typename Scalar, typename Out>
+void check_backward(const char* function, const backward_problem<Scalar, Out>& p) {
+  const tensor_view<const Scalar>&query = p.forward.query, &key = p.forward.key.elements,
+                          &value = p.forward.value.elements;
+  check_scores(function, p.forward);
+  check_out(function, "out", p.out, query, value, "n_q");
+  check_row_numbers(function, "lse", p.lse, query, "n_q");
+  check_out(function, "grad_out", p.grad_out, query, value, "n_q");
+  check_same_sizes(function, "grad_query", p.grad_query, "query", query);
+  check_same_sizes(function, "grad_key", p.grad_key, "key", key);
+  check_same_sizes(function, "grad_value", p.grad_value, "value", value);
+  check_gradient_terms(function, p);
+  check_outputs_apart(function, p);
+}
+
 /// Checks every argument of `function` and makes the problem of them.
 template <typename Scalar, typename Query, typename Key, typename Value, typename Out, typename Lse,
           typename GradOut, typename... Terms>
@@ -150,15 +171,7 @@ auto make_backward_problem(const char* function, const tensor_view<Query>& query
       grad_value,
       terms};
   p.forward.terms = terms;
-  check_scores(function, p.forward);
-  check_out(function, "out", p.out, query, value, "n_q");
-  check_row_numbers(function, "lse", p.lse, query, "n_q");
-  check_out(function, "grad_out", p.grad_out, query, value, "n_q");
-  check_same_sizes(function, "grad_query", grad_query, "query", query);
-  check_same_sizes(function, "grad_key", grad_key, "key", key);
-  check_same_sizes(function, "grad_value", grad_value, "value", value);
-  check_gradient_terms(function, p);
-  check_outputs_apart(function, p);
+  check_backward(function, p);
   return p;
 }
 

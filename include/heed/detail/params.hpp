@@ -75,15 +75,26 @@ struct block_hook {
 /// everything where there is none; everything, and the mask function is not evaluated.
 enum class block_state : std::uint8_t { hidden, partly, whole };
 
+/// How an axis is cut into blocks: of one size, the last perhaps smaller, or each of its own.
+struct block_cuts {
+  size each = 1;
+  const size* block_of = nullptr;  // of each row, where blocks have sizes of their own
+  const size* starts = nullptr;    // then: where each begins; one entry more, where the last ends
+
+  size at(size i) const { return block_of ? block_of[i] : i / each; }
+  /// Where the block that row i is in ends; the last of one size may end later than the axis.
+  size end(size i) const { return block_of ? starts[block_of[i] + 1] : (i / each + 1) * each; }
+};
+
 /// A mask by blocks: query i may see key j only where at(i, j) is not hidden.
 struct block_mask_params {
   const block_state* states = nullptr;  // null: no such mask
   size row = 0;
-  size block_q = 1, block_kv = 1;
+  block_cuts queries, keys;
   bool whole_needs_no_hook = false;  // a whole block has nothing that mask_hook would hide
 
   block_state at(size i, size j) const {
-    return states ? states[i / block_q * row + j / block_kv] : block_state::partly;
+    return states ? states[queries.at(i) * row + keys.at(j)] : block_state::partly;
   }
 };
 
@@ -102,6 +113,9 @@ struct relative_rows {
   }
 };
 
+/// What the numbers of a bias are: of the scores' type or, beside floats, of 16 bits.
+enum class bias_numbers : std::uint8_t { scores, half, bfloat16 };
+
 /// How a score comes from a dot product, in this order; then the softmax with the sink, then
 /// weight_hook. problem::score fills it in. Kernels and plans ask the functions below which terms
 /// are there: a new term is added to all of these, to score.hpp and to kernel/score.inc.
@@ -110,8 +124,9 @@ struct score_params {
   relative_rows<Acc> relative_keys, relative_values;  // are added to keys and to values
   size distance_offset = 0;  // query i stands at key i + distance_offset, for these and for ALiBi
   Acc scale = 1;
-  Acc softcap = 0;            // 0: off
-  const Acc* bias = nullptr;  // bias[i * bias_row + j * bias_col]; -inf masks
+  Acc softcap = 0;             // 0: off
+  const void* bias = nullptr;  // number i * bias_row + j * bias_col of these; -inf masks
+  bias_numbers bias_type = bias_numbers::scores;
   size bias_row = 0, bias_col = 0;
   bool has_alibi = false;  // a slope of 0 may be one that is learned
   Acc alibi_slope = 0;     // adds -slope * |i + distance_offset - j|
@@ -178,20 +193,24 @@ struct stored_rows {
   size scale_row = 0, scale_page_stride = 0;
   bool gather = false;  // a block of rows is copied before it is multiplied, though a kernel could
                         // read it in place
+  const size* selected = nullptr;  // rows are selected[0], selected[1], ... of these; null: all
 
   const Stored* row_at(size j) const {
+    if (selected) j = selected[j];
     if (!pages.data) return data + j * row;
     j += first;
     return data + pages[j / page_rows] * page_stride + j % page_rows * row;
   }
   /// The scale of row j; those of the rows of its run are scale_row apart.
   const float* scale_at(size j) const {
+    if (selected) j = selected[j];
     if (!pages.data) return scales + j * scale_row;
     j += first;
     return scales + pages[j / page_rows] * scale_page_stride + j % page_rows * scale_row;
   }
   /// How many of the `most` rows from j on are one stride apart.
   size run_at(size j, size most) const {
+    if (selected) return 1;
     if (!pages.data) return most;
     const size left = page_rows - (first + j) % page_rows;
     return left < most ? left : most;

@@ -3,9 +3,8 @@
 #include <heed/detail/cpu.hpp>
 #include <heed/detail/decode_plan.hpp>
 #include <heed/detail/dispatch.hpp>
-#include <heed/detail/make_problem.hpp>
+#include <heed/detail/run_forward.hpp>
 #include <heed/executor.hpp>
-#include <heed/streaming.hpp>
 #include <heed/workspace.hpp>
 
 #include <algorithm>
@@ -106,9 +105,11 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, size_type width, con
   const size_type most_workers = workers_of(p.options.execution), heads = p.batch() * p.num_heads();
   plan.task_rows = longest;
   if (most_workers > 1) {
-    const size_type unit = p.terms.sparse()
-                               ? std::lcm(width, size_type{p.terms.sparse()->params(0, 0).block_q})
-                               : width;
+    // A block of queries keeps within a block of the mask; the cuts of tasks add none, where the
+    // mask's are of one size.
+    const block_cuts cuts =
+        p.terms.sparse() ? p.terms.sparse()->params(0, 0).queries : block_cuts();
+    const size_type unit = cuts.block_of ? width : std::lcm(width, size_type{cuts.each});
     const size_type units = (longest + unit - 1) / unit;
     const auto units_of = [&](size_type tasks) {
       return (std::max)(size_type{1}, units * heads / tasks);
@@ -178,16 +179,6 @@ call_plan plan_call(const problem<Scalar, Stored>& p) {
   return plan;
 }
 
-/// Bytes of the workspace that a checked problem takes.
-template <typename Scalar, typename Stored>
-size_type bytes_of(const problem<Scalar, Stored>& p) {
-  if constexpr (has_kernels<Scalar, Stored>) {
-    return plan_call(p).bytes;
-  } else {
-    return 0;
-  }
-}
-
 /// Runs a problem on the forward kernel as planned: a task is some blocks of queries of one head,
 /// or of some. Blocks are cut at the same rows whatever the number of threads, and each is computed
 /// alone, so the result is the same to the bit.
@@ -234,23 +225,25 @@ void forward_blocks(const problem<Scalar, Stored>& p, const forward_plan& plan, 
       });
 }
 
-/// Runs a checked problem: each sequence on the path that is best for its queries and keys,
-/// whatever its neighbours are.
+inline namespace link_heed_kernels_built_with_the_same_flags {
 template <typename Scalar, typename Stored>
-void forward(problem<Scalar, Stored> p, workspace& memory) {
-  if constexpr (has_kernels<Scalar, Stored>) {
-    const call_plan plan = plan_call(p);
-    void* const scratch = memory.reserve(plan.bytes);
-    if (p.terms.max_logits) p.largest = scratch_at<accumulator_t<Scalar>>(scratch, plan.largest);
-    decode(p, plan.decode, scratch, [&p](size_type b) { return is_decode(p, b); });
-    forward_blocks(p, plan.blocks, scratch);
-    p.write_other_rows();
-    p.write_max_logits();
-    p.rethrow();
-  } else {
-    streaming(p);
-  }
+void run_on_kernels(problem<Scalar, Stored> p, workspace& memory) {
+  const call_plan plan = plan_call(p);
+  void* const scratch = memory.reserve(plan.bytes);
+  p.gathers = p.terms.gathers_keys();
+  if (p.terms.max_logits) p.largest = scratch_at<accumulator_t<Scalar>>(scratch, plan.largest);
+  decode(p, plan.decode, scratch, [&p](size_type b) { return is_decode(p, b); });
+  forward_blocks(p, plan.blocks, scratch);
+  p.write_other_rows();
+  p.write_max_logits();
+  p.rethrow();
 }
+
+template <typename Scalar, typename Stored>
+size_type bytes_on_kernels(const problem<Scalar, Stored>& p) {
+  return plan_call(p).bytes;
+}
+}  // namespace link_heed_kernels_built_with_the_same_flags
 
 }  // namespace detail
 HEED_NAMESPACE_END

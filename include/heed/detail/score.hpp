@@ -3,8 +3,10 @@
 #include <heed/detail/number.hpp>
 #include <heed/detail/params.hpp>
 
+#include <Eigen/Core>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 // The rule that makes a score of a dot product, for one pair, in any scalar type. The reference,
 // the streaming form and the weights all call it; kernel/score.inc is the same rule for a block of
@@ -24,14 +26,26 @@ Acc hooked(const block_hook<Acc>& hook, const score_params<Acc>& score, Acc x, s
   return x;
 }
 
+/// The bias of a pair.
+template <typename Acc>
+Acc bias_at(const score_params<Acc>& score, size i, size j) {
+  const size at = i * score.bias_row + j * score.bias_col;
+  if constexpr (std::is_same<Acc, float>::value) {
+    if (score.bias_type == bias_numbers::half)
+      return static_cast<float>(static_cast<const Eigen::half*>(score.bias)[at]);
+    if (score.bias_type == bias_numbers::bfloat16)
+      return static_cast<float>(static_cast<const Eigen::bfloat16*>(score.bias)[at]);
+  }
+  return static_cast<const Acc*>(score.bias)[at];
+}
+
 /// Whether the masks let query i see key j. A pair that is not visible is skipped: neither its key
 /// nor its value is looked at.
 template <typename Acc>
 bool visible(const score_params<Acc>& score, size i, size j) {
   if (j < i + score.band.low || j > i + score.band.high) return false;
   if (score.keep && !score.keep[i * score.keep_row + j * score.keep_col]) return false;
-  if (score.bias && is_negative_infinity(score.bias[i * score.bias_row + j * score.bias_col]))
-    return false;
+  if (score.bias && is_negative_infinity(bias_at(score, i, j))) return false;
   if (score.blocks.at(i, j) == block_state::hidden) return false;
   return !score.mask_hook.run ||
          !is_negative_infinity(hooked(score.mask_hook, score, Acc(0), i, j));
@@ -67,7 +81,7 @@ Acc score_of(const score_params<Acc>& score, const Acc& dot, size i, size j) {
   using std::tanh;
   Acc s(dot * score.scale);
   if (score.softcap > Acc(0)) s = score.softcap * Acc(tanh(Acc(s / score.softcap)));
-  if (score.bias) s += score.bias[i * score.bias_row + j * score.bias_col];
+  if (score.bias) s += bias_at(score, i, j);
   if (score.has_alibi) s -= Acc(score.alibi_slope * distance(score, i, j));
   if (score.score_hook.run) s = hooked(score.score_hook, score, s, i, j);
   return s;

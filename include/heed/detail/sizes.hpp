@@ -10,6 +10,22 @@
 HEED_NAMESPACE_BEGIN
 namespace detail {
 
+/// Starts of parts that follow each other, 0 = starts[0] <= starts[1] <= ...; the last is where the
+/// last part ends. Returns the number of parts.
+inline size_type check_ascending(const char* function, const char* what, const index_list& starts) {
+  check_list(function, what, starts);
+  if (starts.size < 1)
+    fail_with("heed::", function, ": ", what,
+              " must have one more entry than there are sequences or blocks, but has 0");
+  if (starts[0] != 0)
+    fail_with("heed::", function, ": ", what, " must begin with 0, but begins with ", starts[0]);
+  for (size_type b = 1; b < starts.size; ++b)
+    if (starts[b] < starts[b - 1])
+      fail_with("heed::", function, ": ", what, " must not decrease, but entry ", b, " is ",
+                starts[b], " after ", starts[b - 1]);
+  return starts.size - 1;
+}
+
 /// All but the heads.
 template <typename Query, typename Key, typename Value>
 void check_tokens_fit(const char* function, const Query& query, const Key& key, const Value& value,

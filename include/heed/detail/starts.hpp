@@ -1,6 +1,7 @@
 #pragma once
 
 #include <heed/detail/check.hpp>
+#include <heed/detail/sizes.hpp>
 #include <heed/detail/terms.hpp>
 #include <heed/tensor.hpp>
 
@@ -15,20 +16,11 @@ namespace detail {
 /// number of sequences.
 inline size_type check_starts(const char* function, const char* what, const index_list& starts,
                               size_type total) {
-  check_list(function, what, starts);
-  if (starts.size < 1)
-    fail_with("heed::", function, ": ", what,
-              " must have one more entry than there are sequences, but has 0");
-  if (starts[0] != 0)
-    fail_with("heed::", function, ": ", what, " must begin with 0, but begins with ", starts[0]);
-  for (size_type b = 1; b < starts.size; ++b)
-    if (starts[b] < starts[b - 1])
-      fail_with("heed::", function, ": ", what, " must not decrease, but entry ", b, " is ",
-                starts[b], " after ", starts[b - 1]);
-  if (starts[starts.size - 1] != total)  // a name is made only where it is shown
-    fail_unequal(function, (std::string(what) + ": last entry").c_str(), starts[starts.size - 1],
+  const size_type sequences = check_ascending(function, what, starts);
+  if (starts[sequences] != total)  // a name is made only where it is shown
+    fail_unequal(function, (std::string(what) + ": last entry").c_str(), starts[sequences],
                  "the number of rows", total);
-  return starts.size - 1;
+  return sequences;
 }
 
 /// Sequences are as many in both lists; without starts of keys they are those of a cache.
@@ -55,10 +47,9 @@ void check_ragged(const char* function, const Problem& p) {
 template <typename Problem>
 void check_each_sequence(const char* function, const Problem& p) {
   const auto check_one = [&](const char* what, const auto& term) {
-    if (!term) return;
-    check_equal(function, what, term->count, "the call's sequences", p.batch());
+    check_equal(function, what, term.count, "the call's sequences", p.batch());
     for (size_type b = 0; b < p.batch(); ++b) {
-      const auto& view = term->views[b];
+      const auto& view = term.views[b];
       check_view(function, what, view);
       const auto fits = [&](const char* axis, size_type got, size_type wanted) {
         if (got != 1 && got != wanted)
@@ -71,8 +62,8 @@ void check_each_sequence(const char* function, const Problem& p) {
       fits("n_kv", view.cols, p.n_kv(b));
     }
   };
-  check_one("keep_each", p.terms.keep_each);
-  check_one("bias_each", p.terms.bias_each);
+  if (p.terms.keep_each) check_one("keep_each", *p.terms.keep_each);
+  p.terms.bias_each.visit([&](const auto& term) { check_one("bias_each", term); });
   if (!p.terms.packed_bits) return;
   const packed_bits_term& bits = *p.terms.packed_bits;
   check_list(function, "packed_keep_bits: starts", bits.starts);
@@ -80,9 +71,11 @@ void check_each_sequence(const char* function, const Problem& p) {
     fail_with("heed::", function, ": packed_keep_bits: starts has ", bits.starts.size,
               " entries, but the call has ", p.batch(), " sequences");
   for (size_type b = 0; b < p.batch(); ++b) {
-    const size_type begin = bits.starts[b], bytes = (p.n_q(b) * p.n_kv(b) + 7) / 8,
+    const size_type pairs =
+                        product(function, "packed_keep_bits: n_q * n_kv", {p.n_q(b), p.n_kv(b)}),
+                    bytes = pairs / 8 + (pairs % 8 != 0), begin = bits.starts[b],
                     end = b + 1 < bits.starts.size ? bits.starts[b + 1] : bits.count;
-    if (begin < 0 || end > bits.count || end - begin < bytes)
+    if (begin < 0 || end < begin || end > bits.count || end - begin < bytes)
       fail_with("heed::", function, ": packed_keep_bits: sequence ", b, " has bytes [", begin, ", ",
                 end, ") of ", bits.count, ", but its ", p.n_q(b), " x ", p.n_kv(b), " pairs take ",
                 bytes);

@@ -8,6 +8,7 @@
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -80,6 +81,44 @@ struct each_term {
     return broadcast_head(views[b], 0, h);
   }
 };
+/// A bias for each sequence.
+template <typename Scalar>
+using bias_each_term = each_term<const Scalar, bias_term<Scalar>>;
+/// Whether such numbers can be added to scores: those of their type and, to floats, of 16 bits.
+template <typename Number, typename Acc>
+constexpr bool adds_to = std::is_same<accumulator_t<Number>, Acc>::value;
+/// A term of such numbers, of whichever type.
+template <typename Acc, template <typename> class Term>
+struct bias_of_any {
+  std::optional<Term<Acc>> scores;
+  std::optional<Term<Eigen::half>> half;
+  std::optional<Term<Eigen::bfloat16>> bfloat16;
+
+  explicit operator bool() const { return scores || half || bfloat16; }
+  /// The place of a term of that type.
+  auto& of(const Term<Acc>&) { return scores; }
+  auto& of(const Term<Eigen::half>&) { return half; }
+  auto& of(const Term<Eigen::bfloat16>&) { return bfloat16; }
+  /// Calls call(term) with the one that there is.
+  template <typename Visit>
+  void visit(const Visit& call) const {
+    if (scores) call(*scores);
+    if (half) call(*half);
+    if (bfloat16) call(*bfloat16);
+  }
+};
+/// How kernels are told.
+template <typename Scalar>
+constexpr bias_numbers bias_numbers_of =
+    std::is_same<Scalar, Eigen::half>::value       ? bias_numbers::half
+    : std::is_same<Scalar, Eigen::bfloat16>::value ? bias_numbers::bfloat16
+                                                   : bias_numbers::scores;
+/// What a call writes is apart from the one that there is.
+template <typename Acc, template <typename> class Term>
+void check_other(const char* function, const named_region& first, const named_region& second,
+                 const char* whose, const bias_of_any<Acc, Term>& bias) {
+  bias.visit([&](const auto& term) { check_other(function, first, second, whose, term); });
+}
 /// What a call writes is apart from all of the views.
 template <typename Scalar, typename Purpose>
 void check_other(const char* function, const named_region& first, const named_region& second,
@@ -95,6 +134,35 @@ struct packed_bits_term {
 };
 inline memory_region region_of(const packed_bits_term& term) {
   return {term.bytes, 1, {1, 1, 1, term.count}, {0, 0, 0, 1}};
+}
+/// The keys that a query may see: integers of `width` bytes, `step` bytes apart; -1 is none.
+struct key_list {
+  const unsigned char* data = nullptr;
+  size count = 0, step = 0, width = 0;
+
+  size operator[](size n) const { return integers{data + n * step, width}[0]; }
+};
+/// Those of the queries of one head.
+struct key_lists {
+  matrix_view<const unsigned char> view;  // as in selected_keys_term
+  size width = 0;
+
+  key_list of(size i) const {
+    return {view.data + i * view.row_stride, view.cols, view.col_stride, width};
+  }
+};
+/// Those of a call: the first bytes of integers [batch, heads, n_q, k]; strides count bytes.
+struct selected_keys_term {
+  tensor_view<const unsigned char> view;
+  size_type width = 0;
+};
+inline memory_region region_of(const selected_keys_term& term) {
+  const auto& v = term.view;
+  return {v.data,
+          static_cast<std::size_t>(term.width),
+          {v.batch, v.heads, v.rows, v.cols},
+          {v.batch_stride / term.width, v.head_stride / term.width, v.row_stride / term.width,
+           v.col_stride / term.width}};
 }
 /// Where the sequences of a ragged batch begin; without packs_keys, keys are those of a cache.
 struct starts_term {
@@ -200,20 +268,38 @@ void run_packed_bits(const packed_bits_term& term, size b, size n_kv,
   });
 }
 
+template <typename Acc>
+void hide_unselected(const key_lists& lists, const visible_block<Acc>& block) {
+  for (size i = block.i_begin; i < block.i_end; ++i)
+    for (size j0 = block.j_begin; j0 < block.j_end; j0 += 64) {  // as many as an integer has bits
+      const key_list list = lists.of(i);
+      std::uint64_t listed = 0;
+      for (size n = 0; n < list.count; ++n)
+        if (const size at = list[n] - j0; at >= 0 && at < 64) listed |= std::uint64_t{1} << at;
+      visible_block<Acc> part = block;
+      part.data += (i - block.i_begin) * block.query_step + (j0 - block.j_begin) * block.key_step;
+      part.i_begin = i, part.i_end = i + 1;
+      part.j_begin = j0, part.j_end = (std::min)(j0 + 64, block.j_end);
+      hide(part, [&](size, size j) { return (listed >> (j - j0) & 1) != 0; });
+    }
+}
+
 /// All terms of one call, typed for its accumulator.
 template <typename Acc>
 struct terms {
   std::optional<keep_term> keep;
   std::optional<keep_bytes_term> keep_bytes;
   std::optional<keep_bits_term> keep_bits;
-  std::optional<bias_term<Acc>> bias;
+  bias_of_any<Acc, bias_term> bias;
   std::optional<each_term<const bool, keep_term>> keep_each;
-  std::optional<each_term<const Acc, bias_term<Acc>>> bias_each;
+  bias_of_any<Acc, bias_each_term> bias_each;
   std::optional<packed_bits_term> packed_bits;
   void (*packed_mask)(const packed_bits_term&, size b, size n_kv,
                       const visible_block<Acc>&) = nullptr;
   std::optional<relative_term<Acc, relative_keys_tag>> relative_keys;
   std::optional<relative_term<Acc, relative_values_tag>> relative_values;
+  std::optional<selected_keys_term> selected;
+  void (*selected_mask)(const key_lists&, const visible_block<Acc>&) = nullptr;
   std::optional<alibi_term<Acc>> alibi;
   std::optional<head_term<Acc, sinks_tag>> sinks;
   std::optional<head_term<Acc, logit_scales_tag>> logit_scales;
@@ -237,15 +323,25 @@ struct terms {
     keep_bits = term;
     bits_mask = {&run_keep_bits<Acc>, &term};
   }
-  void add(const bias_term<Acc>& term) { bias = term; }
+  template <typename Number, std::enable_if_t<adds_to<Number, Acc>, int> = 0>
+  void add(const bias_term<Number>& term) {
+    bias.of(term) = term;
+  }
+  template <typename Number, std::enable_if_t<adds_to<Number, Acc>, int> = 0>
+  void add(const bias_each_term<Number>& term) {
+    bias_each.of(term) = term;
+  }
   void add(const each_term<const bool, keep_term>& term) { keep_each = term; }
-  void add(const each_term<const Acc, bias_term<Acc>>& term) { bias_each = term; }
   void add(const packed_bits_term& term) {
     packed_bits = term;
     packed_mask = &run_packed_bits<Acc>;
   }
   void add(const relative_term<Acc, relative_keys_tag>& term) { relative_keys = term; }
   void add(const relative_term<Acc, relative_values_tag>& term) { relative_values = term; }
+  void add(const selected_keys_term& term) {
+    selected = term;
+    selected_mask = &hide_unselected<Acc>;
+  }
   void add(const alibi_term<Acc>& term) { alibi = term; }
   void add(const head_term<Acc, sinks_tag>& term) { sinks = term; }
   void add(const head_term<Acc, logit_scales_tag>& term) { logit_scales = term; }
@@ -297,13 +393,16 @@ struct terms {
     static_assert(sizeof(Other) == 0,
                   "not a term of attention, or one of another scalar type: keep takes bool; bias, "
                   "alibi, sinks and logit_scales take the type "
-                  "of the scores (float for float, half and bfloat16; double for double)");
+                  "of the scores (float for float, half and bfloat16; double for double), a bias "
+                  "of float scores also half and bfloat16");
   }
 
+  /// Whether a term looks at keys by their places in a block of them.
+  bool looks_at_places() const { return relative_keys || relative_values || weight_function.run; }
   /// Whether a term is one that the forward kernel alone knows.
-  bool takes_blocks() const {
-    return sparse() || relative_keys || relative_values || weight_function.run;
-  }
+  bool takes_blocks() const { return sparse() || looks_at_places(); }
+  /// Whether the keys of lists are gathered; else the lists are a mask.
+  bool gathers_keys() const { return selected && !looks_at_places(); }
   /// Whether a term has a size for each query and key of a padded batch.
   bool counts_pairs() const { return keep || keep_bytes || keep_bits || bias || sparse(); }
   /// The one block mask of the call; null: none.
@@ -315,10 +414,12 @@ template <>
 struct purpose_of<keep_bytes_term> {
   using type = keep_term;
 };
-template <typename Scalar, typename Purpose>
-struct purpose_of<each_term<Scalar, Purpose>> {
-  using type = Purpose;
+template <typename Scalar>
+struct purpose_of<bias_term<Scalar>> {
+  using type = bias_term<void>;
 };
+template <typename Scalar, typename Purpose>
+struct purpose_of<each_term<Scalar, Purpose>> : purpose_of<Purpose> {};
 template <typename Function, typename Derivative>
 struct purpose_of<score_function_term<Function, Derivative>> {
   using type = score_function_term<void>;

@@ -1,27 +1,16 @@
 #pragma once
 
+#include <heed/detail/architecture.hpp>
 #include <heed/detail/params.hpp>
 
 // Everything that the text of a kernel may need is included here, before the first region: a header
 // that is read inside one would be compiled for another instruction set than the rest of the
 // program.
-#if defined(__x86_64__) && !defined(HEED_PORTABLE)
-#define HEED_X86 1
+#if HEED_X86
 #include <immintrin.h>
-#else
-#define HEED_X86 0
 #endif
-// The first compilers that know AVX512-BF16 are g++ 10 and clang++ 9.
-#if HEED_X86 && (defined(__clang__) || __GNUC__ >= 10)
-#define HEED_X86_BF16 1
-#else
-#define HEED_X86_BF16 0
-#endif
-#if defined(__aarch64__) && !defined(HEED_PORTABLE)
-#define HEED_NEON 1
+#if HEED_NEON
 #include <arm_neon.h>
-#else
-#define HEED_NEON 0
 #endif
 
 // A region compiles its functions for an instruction set that the user's flags need not name. Text
