@@ -135,6 +135,9 @@ void check_terms_of_group(const char* function, const terms<Acc>& given) {
   refuse(given.starts.has_value(), "a ragged batch");
   refuse(given.sparse() != nullptr, "blocks");
   refuse(given.max_logits.has_value(), "max_logits");
+  if (given.weight_function.run)
+    fail_with("heed::", function,
+              ": weight_function needs the weights of whole rows, which a rank does not have");
 }
 
 /// Shards must be those of the group, and of this rank's rows.
