@@ -137,6 +137,9 @@ void check_terms_of_group(const char* function, const terms<Acc>& given) {
   refuse(given.selected.has_value(), "selected_keys");
   refuse(given.weight_function.run != nullptr, "weight_function");
   refuse(given.max_logits.has_value(), "max_logits");
+  if (given.weight_function.run)
+    fail_with("heed::", function,
+              ": weight_function needs the weights of whole rows, which a rank does not have");
 }
 
 /// Shards must be those of the group, and of this rank's rows.
