@@ -130,7 +130,11 @@ class messages {
     if (count_ == 0) return;
     group_times* const times = group_.times();
     const double begin = times ? MPI_Wtime() : 0;
-    check_mpi("MPI_Waitall", MPI_Waitall(count_, requests_.data(), MPI_STATUSES_IGNORE));
+    // Not MPI_Waitall, which may keep the core from a rank that is waited for.
+    for (int done = 0; !done;) {
+      check_mpi("MPI_Testall", MPI_Testall(count_, requests_.data(), &done, MPI_STATUSES_IGNORE));
+      if (!done) std::this_thread::yield();
+    }
     count_ = 0;
     if (times) times->waiting += MPI_Wtime() - begin;
   }
