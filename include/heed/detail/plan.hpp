@@ -230,9 +230,9 @@ void forward_blocks(const problem<Scalar, Stored>& p, const forward_plan& plan, 
 }
 
 /// Runs a checked problem: each sequence on the path that is best for its queries and keys,
-/// whatever its neighbours are.
-template <typename Scalar, typename Stored>
-void forward(problem<Scalar, Stored> p, workspace& memory) {
+/// whatever its neighbours are. Memory is a workspace, or what is left of one.
+template <typename Scalar, typename Stored, typename Memory>
+void forward(problem<Scalar, Stored> p, Memory& memory) {
   if constexpr (has_kernels<Scalar, Stored>) {
     const call_plan plan = plan_call(p);
     void* const scratch = memory.reserve(plan.bytes);
