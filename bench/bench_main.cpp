@@ -157,6 +157,7 @@ int main(int argc, char** argv) {
   bench::register_linear(everything);
   bench::register_backward(everything);
   bench::register_mixed(everything);
+  bench::register_cache(everything);
   bench::csv_reporter csv, csv_file;
   const std::size_t rows = benchmark::RunSpecifiedBenchmarks(
       format == "csv" ? &csv : nullptr,

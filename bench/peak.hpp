@@ -1,6 +1,7 @@
 #pragma once
 
 #include <heed/detail/dispatch.hpp>
+#include <heed/detail/kernels.hpp>
 #include <heed/executor.hpp>
 #include <heed/isa.hpp>
 #include <heed/types.hpp>

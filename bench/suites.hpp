@@ -14,5 +14,6 @@ void register_projection(bool everything);
 void register_linear(bool everything);
 void register_backward(bool everything);
 void register_mixed(bool everything);
+void register_cache(bool everything);
 
 }  // namespace bench

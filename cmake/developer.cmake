@@ -13,8 +13,18 @@ string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
 # heed with our warnings, which are errors for us alone. Eigen's headers come as system headers and stay silent.
 add_library(heed_developer INTERFACE)
 target_link_libraries(heed_developer INTERFACE heed::heed)
-target_compile_options(heed_developer INTERFACE -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow -Werror)
+set(heed_warnings -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow -Werror)
+target_compile_options(heed_developer INTERFACE ${heed_warnings})
+target_compile_options(heed_kernels PRIVATE ${heed_warnings})
 set(CMAKE_CXX_EXTENSIONS OFF)
+
+# heed_use_compiled_kernels(TARGET): where the tests are built too, a program takes heed::kernels instead of compiling them; the
+# presets bench and demo build it as a user does.
+function(heed_use_compiled_kernels target)
+  if(HEED_BUILD_TESTS)
+    target_link_libraries(${target} PRIVATE heed::kernels)
+  endif()
+endfunction()
 
 # heed_require(NAME REPOSITORY TAG): an installed package if there is one, whatever its version, else the release from its project.
 function(heed_require name repository tag)

@@ -5,14 +5,14 @@ include(GNUInstallDirs)
 
 set(heed_cmake_dir "${CMAKE_INSTALL_DATADIR}/cmake/heed")
 target_include_directories(heed INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
-install(DIRECTORY include/heed DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(DIRECTORY include/heed DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT headers)
 install(TARGETS heed EXPORT heed_targets)
-install(EXPORT heed_targets NAMESPACE heed:: FILE heedTargets.cmake DESTINATION "${heed_cmake_dir}")
+install(EXPORT heed_targets NAMESPACE heed:: FILE heedTargets.cmake DESTINATION "${heed_cmake_dir}" COMPONENT headers)
 
 configure_package_config_file(cmake/heedConfig.cmake.in heedConfig.cmake INSTALL_DESTINATION "${heed_cmake_dir}")
 write_basic_package_version_file(heedConfigVersion.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/heedConfig.cmake" "${CMAKE_CURRENT_BINARY_DIR}/heedConfigVersion.cmake" cmake/find_eigen.cmake
-        DESTINATION "${heed_cmake_dir}")
+              cmake/mpi.cmake DESTINATION "${heed_cmake_dir}" COMPONENT headers)
 
 # heed.pc finds the prefix from where it is itself, so that `cmake --install --prefix` may choose another.
 if(IS_ABSOLUTE "${CMAKE_INSTALL_DATADIR}")
@@ -35,4 +35,23 @@ else()
   set(heed_pc_cflags "")
 endif()
 configure_file(cmake/heed.pc.in heed.pc @ONLY)
-install(FILES "${CMAKE_CURRENT_BINARY_DIR}/heed.pc" DESTINATION "${CMAKE_INSTALL_DATADIR}/pkgconfig")
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/heed.pc" DESTINATION "${CMAKE_INSTALL_DATADIR}/pkgconfig" COMPONENT headers)
+
+# The kernels are of one machine, and so are the files that find them; find_package(heed COMPONENTS kernels) asks for those.
+if(HEED_BUILD_KERNELS)
+  install(TARGETS heed_kernels EXPORT heed_kernels_targets DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT kernels)
+  set(heed_kernels_dir "${CMAKE_INSTALL_LIBDIR}/cmake/heed_kernels")
+  install(EXPORT heed_kernels_targets NAMESPACE heed:: FILE heed_kernelsTargets.cmake DESTINATION "${heed_kernels_dir}" COMPONENT kernels)
+  write_basic_package_version_file(heed_kernelsConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+  install(FILES cmake/heed_kernelsConfig.cmake "${CMAKE_CURRENT_BINARY_DIR}/heed_kernelsConfigVersion.cmake" DESTINATION "${heed_kernels_dir}"
+          COMPONENT kernels)
+  if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+    set(heed_pc_libdir "${CMAKE_INSTALL_LIBDIR}")
+  else()
+    file(RELATIVE_PATH up "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+    string(REGEX REPLACE "/$" "" up "${up}")
+    set(heed_pc_libdir "\${pcfiledir}/${up}/${CMAKE_INSTALL_LIBDIR}")
+  endif()
+  configure_file(cmake/heed-kernels.pc.in heed-kernels.pc @ONLY)
+  install(FILES "${CMAKE_CURRENT_BINARY_DIR}/heed-kernels.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT kernels)
+endif()

@@ -100,6 +100,11 @@ void options_and_terms(page& p) {
                                 logits = heed::row_vector<float>::Constant(heads, 1.5f),
                                 factors = heed::row_vector<float>::LinSpaced(heads, 0.5f, 2.0f);
   p.compare("alibi(slopes)", causal, heed::alibi(slopes));
+  const matrix near_keys = matrix::Random(8 + 1 + 4, d), near_values = matrix::Random(8 + 1 + 4, d);
+  p.compare("relative_keys(table, 8, 4)", plain, heed::relative_keys(near_keys, 8, 4));
+  p.compare("relative_values(table, 8, 4)", plain, heed::relative_values(near_values, 8, 4));
+  const auto distances = heed::t5_bias(matrix::Random(32, heads), n, n);
+  p.compare("bias(t5_bias(table, n, n).view())", plain, heed::bias(distances.view()));
   p.compare("sinks(logits)", causal, heed::sinks(logits));
   p.compare("logit_scales(factors)", causal, heed::logit_scales(factors));
   const std::vector<size_type> lengths{n, 19};
@@ -113,6 +118,9 @@ void options_and_terms(page& p) {
   heed::block_mask diagonal(1, 1, n, n, 16, 16);
   for (size_type block = 0; block < diagonal.q_blocks(); ++block) diagonal.show(0, 0, block, block);
   p.compare("blocks(mask)", plain, heed::blocks(diagonal));
+  Eigen::MatrixXi lists(3, n);
+  for (int i = 0; i < n; ++i) lists.col(i) << 0, i / 2, i;
+  p.compare("selected_keys(lists)", plain, heed::selected_keys(lists));
   p.compare("dropout(0.1, seed)", causal, heed::dropout(0.1, 42));
   const auto fade = [](float score, size_type, size_type h, size_type i, size_type j) {
     return score - 0.01f * float((h + 1) * std::abs(i - j));
@@ -122,6 +130,10 @@ void options_and_terms(page& p) {
   };
   p.compare("score_function(f)", plain, heed::score_function(fade));
   p.compare("mask_function(f)", plain, heed::mask_function(same_third));
+  const auto halved = [](float weight, size_type, size_type, size_type i, size_type j) {
+    return i == j ? weight / 2 : weight;
+  };
+  p.compare("weight_function(f)", plain, heed::weight_function(halved));
   p.compare("several at once", causal, heed::keep(odd), heed::alibi(slopes), heed::sinks(logits),
             heed::key_lengths(lengths));
 

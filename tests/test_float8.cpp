@@ -198,6 +198,38 @@ TEMPLATE_TEST_CASE("attention to 8-bit floats is as exact as the reference of wh
   }
 }
 
+// Decoding multiplies such a NaN as if it were a number and then says what it is: every place in a
+// row, whole vectors and what is left of it, keys that all rows see and one that some do not.
+TEMPLATE_TEST_CASE("a NaN of 8 bits comes out where it went in, and not where it is masked", "",
+                   float8_e4m3, float8_e5m2) {
+  constexpr heed::size_type n = 800, d = 71;
+  for (const heed::isa target : testing::isas()) {
+    INFO(testing::name_of(target));
+    heed::attention_options options;
+    options.causal = heed::causal::bottom_right;
+    options.execution.target = target;
+    for (heed::size_type c = 0; c < d; c += 7) {
+      CAPTURE(c);
+      const heed::size_type n_q = 1 + c % 3;  // decoding
+      tokens<float> t(n, 2, 1, d, d, 7);
+      t.value(13, c) = nan_number;
+      heed::kv_cache<TestType> values(1, 1, d, d);
+      t.append(values, 0, 0, n);
+      const auto out = testing::attention_from(values, t, n - n_q, n, options);
+      for (heed::size_type i = 0; i < n_q; ++i)
+        for (heed::size_type k = 0; k < 2 * d; ++k) CHECK(std::isnan(out(i, k)) == (k % d == c));
+
+      t.value(13, c) = 0;
+      t.key(n - 1, c) = -nan_number;
+      heed::kv_cache<TestType> keys(1, 1, d, d);
+      t.append(keys, 0, 0, n);
+      const auto last = testing::attention_from(keys, t, n - n_q, n, options);
+      for (heed::size_type i = 0; i < n_q; ++i)
+        for (heed::size_type k = 0; k < 2 * d; ++k) CHECK(std::isnan(last(i, k)) == (i == n_q - 1));
+    }
+  }
+}
+
 TEST_CASE("caches keep the scales of their heads, whatever becomes of their tokens") {
   const heed::head_scales scales{{2.0f}, {4.0f}};
   heed::kv_cache<float8_e4m3> cache(2, 1, 4, 4, 2, 3, 0, scales);

@@ -405,6 +405,17 @@ TEST_CASE("pages refuse what does not fit") {
   const std::vector<std::int32_t> list{1, 2, 3}, falling{0, 2, 1}, past{0, 4};
   refused([&] { heed::page_table(list, falling); }, {"heed::page_table", "entry 2", "1", "2"});
   refused([&] { heed::page_table(list, past); }, {"heed::page_table", "entry 1", "4", "3"});
+  // The lists are the caller's, and may be others at the call.
+  std::vector<std::int64_t> starts{0, 2, 3};
+  const std::vector<size_type> lengths{1, 1};
+  const heed::kv_pages<float> listed(s.pool(s.keys, d_k), s.pool(s.values, d_v),
+                                     heed::page_table(list, starts), lengths);
+  for (const std::int64_t last :
+       {std::int64_t{1}, std::int64_t{4}, (std::numeric_limits<std::int64_t>::min)()}) {
+    starts[2] = last;
+    refused([&] { listed.keys(); },
+            {"heed::page_table: starts: entry 2 is " + std::to_string(last) + " after 2"});
+  }
 
   // what a call finds
   const mixed<float> call({1, 1});

@@ -220,7 +220,8 @@ void check_caches(const std::vector<sample<Scalar>>& samples, const judged<Scala
     // functions and dropout count otherwise in a cache: tokens of the sequence
     if (std::is_same<Stored, Scalar>::value &&
         !one.s.features.has_any(feature::score_function, feature::mask_function,
-                                feature::mask_function_in_blocks, feature::dropout)) {
+                                feature::mask_function_in_blocks, feature::weight_function,
+                                feature::dropout)) {
       INFO("what is right: " << one.name());
       CHECK(testing::max_error(right.exact[n].out, on_tensors.exact[n].out) == 0);
       CHECK(testing::max_error(right.exact[n].lse, on_tensors.exact[n].lse) == 0);

@@ -5,7 +5,10 @@
 #include <heed/position.hpp>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "support/example.hpp"
@@ -291,4 +294,11 @@ TEST_CASE("a mixed batch refuses what does not fit") {
   refused(s.starts,
           "packed_keep_bits: sequence 0 has bytes [0, 0) of 100, but its 37 x 37 pairs take 172",
           heed::packed_keep_bits(bits, from));
+  // An end before its beginning, however far.
+  std::vector<std::int64_t> ends(9, 1);
+  ends[1] = (std::numeric_limits<std::int64_t>::min)();
+  refused(s.starts,
+          "packed_keep_bits: sequence 0 has bytes [1, " + std::to_string(ends[1]) +
+              ") of 100, but its 37 x 37 pairs take 172",
+          heed::packed_keep_bits(bits, ends));
 }

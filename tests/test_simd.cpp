@@ -62,36 +62,49 @@ using heed::detail::is_available;
 using heed::detail::size;
 
 /// The functions of one instruction set for one vector type.
-#define OPERATIONS(set, vector)                                              \
-  struct set##_##vector {                                                    \
-    using V = heed::detail::set::vector;                                     \
-    using S = V::scalar;                                                     \
-    using operation = heed::detail::set::operation;                          \
-    static bool on_this_cpu() { return is_available(heed::isa::set); }       \
-    static constexpr auto apply = heed::detail::set::apply<V>;               \
-    static constexpr auto transpose = heed::detail::set::apply_transpose<V>; \
-    static constexpr auto sum = heed::detail::set::apply_sum<V>;             \
-    static constexpr auto masks = heed::detail::set::apply_masks<V>;         \
-    template <typename In>                                                   \
-    static void partial(const In* from, size n, S* out, In* part) {          \
-      heed::detail::set::apply_partial<V, In>(from, n, out, part);           \
-    }                                                                        \
-    template <typename Bits>                                                 \
-    static void widen(const Bits* from, S* out) {                            \
-      heed::detail::set::apply_widen<V, Bits>(from, out);                    \
-    }                                                                        \
-    template <typename Bits>                                                 \
-    static void part(const Bits* from, size n, S* out) {                     \
-      heed::detail::set::apply_part<V, Bits>(from, n, out);                  \
-    }                                                                        \
-    template <typename Float>                                                \
-    static void pairs(const std::uint8_t* from, Float* low, Float* high) {   \
-      heed::detail::set::apply_pairs<V>(from, low, high);                    \
-    }                                                                        \
-    template <typename Bits>                                                 \
-    static void narrow(const S* from, Bits* out) {                           \
-      heed::detail::set::apply_narrow<V, Bits>(from, out);                   \
-    }                                                                        \
+#define OPERATIONS(set, vector)                                                      \
+  struct set##_##vector {                                                            \
+    using V = heed::detail::set::vector;                                             \
+    using S = V::scalar;                                                             \
+    using operation = heed::detail::set::operation;                                  \
+    static bool on_this_cpu() { return is_available(heed::isa::set); }               \
+    static constexpr auto apply = heed::detail::set::apply<V>;                       \
+    static constexpr auto transpose = heed::detail::set::apply_transpose<V>;         \
+    static constexpr auto sum = heed::detail::set::apply_sum<V>;                     \
+    static constexpr auto masks = heed::detail::set::apply_masks<V>;                 \
+    template <typename In>                                                           \
+    static void partial(const In* from, size n, S* out, In* part) {                  \
+      heed::detail::set::apply_partial<V, In>(from, n, out, part);                   \
+    }                                                                                \
+    template <typename Bits>                                                         \
+    static void widen(const Bits* from, S* out) {                                    \
+      heed::detail::set::apply_widen<V, Bits>(from, out);                            \
+    }                                                                                \
+    template <typename Bits>                                                         \
+    static void part(const Bits* from, size n, S* out) {                             \
+      heed::detail::set::apply_part<V, Bits>(from, n, out);                          \
+    }                                                                                \
+    template <typename Float>                                                        \
+    static void pairs(const std::uint8_t* from, Float step, Float start, Float* low, \
+                      Float* high) {                                                 \
+      heed::detail::set::apply_pairs<V>(from, step, start, low, high);               \
+    }                                                                                \
+    template <typename Float>                                                        \
+    static void two(const std::uint16_t* from, Float* first, Float* second) {        \
+      heed::detail::set::apply_two<V>(from, first, second);                          \
+    }                                                                                \
+    template <typename Bits>                                                         \
+    static void even_odd(const Bits* from, S* even, S* odd) {                        \
+      heed::detail::set::apply_even_odd<V>(from, even, odd);                         \
+    }                                                                                \
+    template <typename Bits>                                                         \
+    static bool has_nan(const Bits* from, size n) {                                  \
+      return heed::detail::set::apply_has_nan<V>(from, n);                           \
+    }                                                                                \
+    template <typename Bits>                                                         \
+    static void narrow(const S* from, Bits* out) {                                   \
+      heed::detail::set::apply_narrow<V, Bits>(from, out);                           \
+    }                                                                                \
   }
 
 OPERATIONS(baseline, f32);
@@ -362,17 +375,74 @@ TEMPLATE_TEST_CASE("All int8 numbers and 8-bit floats widen", "[simd]", ALL_F32)
 TEMPLATE_TEST_CASE("All pairs of 4 bits come apart", "[simd]", ALL_F32) {
   if (!TestType::on_this_cpu()) return;
   constexpr std::size_t lanes = TestType::V::lanes;
+  const float step = 0.75f, start = -3.5f;  // exact, whatever is rounded when
   for (std::size_t base = 0; base < 256; base += lanes) {
     std::vector<std::uint8_t> from(lanes);
     for (std::size_t i = 0; i < lanes; ++i) from[i] = static_cast<std::uint8_t>(base + i);
     std::vector<float> low(lanes), high(lanes);
-    TestType::pairs(from.data(), low.data(), high.data());
+    TestType::pairs(from.data(), step, start, low.data(), high.data());
     for (std::size_t i = 0; i < lanes; ++i) {
-      CHECK(low[i] == float(from[i] & 15));
-      CHECK(high[i] == float(from[i] >> 4));
+      CHECK(low[i] == start + step * float(from[i] & 15));
+      CHECK(high[i] == start + step * float(from[i] >> 4));
     }
   }
 }
+
+TEMPLATE_TEST_CASE("Two bfloat16 in every lane", "[simd]", ALL_F32) {
+  if (!TestType::on_this_cpu()) return;
+  const std::uint16_t from[2] = {0x3fc0, 0xc2f7};
+  float first[16], second[16];
+  TestType::two(from, first, second);
+  for (int i = 0; i < TestType::V::lanes; ++i) {
+    CHECK(first[i] == 1.5f);
+    CHECK(second[i] == -123.5f);
+  }
+}
+
+#if HEED_X86
+namespace {
+/// All numbers of a type in two vectors at a time; of NaN under `unit` the magnitude is `no_nan`.
+template <typename T, typename Float8>
+void check_even_odd(float unit, float no_nan) {
+  constexpr int lanes = T::V::lanes;
+  for (int base = 0; base < 256; base += 2 * lanes) {
+    std::vector<Float8> from;
+    for (int i = 0; i < 2 * lanes; ++i) from.push_back(float8_of<Float8>(base + i));
+    float two[2][16];
+    T::even_odd(from.data(), two[0], two[1]);
+    for (int i = 0; i < 2 * lanes; ++i) {
+      const float expected = float(from[std::size_t(i)]), got = two[i % 2][i / 2] * unit;
+      INFO("bits " << base + i);
+      if (std::isnan(expected) && unit != 1)
+        CHECK(std::abs(got) == no_nan);
+      else
+        CHECK(same_bits(got, expected));
+    }
+  }
+}
+}  // namespace
+
+TEMPLATE_TEST_CASE("All 8-bit floats widen two vectors at a time", "[simd]", ALL_F32) {
+  if (!TestType::on_this_cpu()) return;
+  check_even_odd<TestType, heed::float8_e5m2>(1, 0);
+  check_even_odd<TestType, heed::float8_e4m3>(256, 480);
+}
+
+TEMPLATE_TEST_CASE("A NaN of 8 bits is found wherever it is", "[simd]", ALL_F32) {
+  if (!TestType::on_this_cpu()) return;
+  for (std::size_t n : {1u, 2u, 15u, 16u, 31u, 32u, 63u, 64u, 65u, 100u, 128u, 130u}) {
+    std::vector<heed::float8_e4m3> row(n + 1, float8_of<heed::float8_e4m3>(0x7e));
+    row[n] = float8_of<heed::float8_e4m3>(0x7f);  // past the end
+    CHECK(!TestType::has_nan(row.data(), size(n)));
+    for (std::size_t at = 0; at < n; ++at)
+      for (int nan : {0x7f, 0xff}) {
+        row[at] = float8_of<heed::float8_e4m3>(nan);
+        CHECK(TestType::has_nan(row.data(), size(n)));
+        row[at] = float8_of<heed::float8_e4m3>(0xfe);
+      }
+  }
+}
+#endif
 
 TEMPLATE_TEST_CASE("exp2 is right to 2.5 units in the last place, in double to 1.5", "[simd]",
                    ALL_F32, ALL_F64) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "chat.hpp"
+#include "decoder.hpp"
 #include "model.hpp"
 #include "tokenizer.hpp"
 

@@ -10,15 +10,20 @@
 
 namespace smollm2 {
 
+/// The tokens that every chat begins with: who the model is, up to where the user's name stands.
+inline std::vector<token> chat_opening(const tokenizer& words) {
+  return words.encode(
+      "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+      "Face<|im_end|>\n<|im_start|>");
+}
+
 /// The tokens that bring a user's message to the model, up to where its answer begins. The first
-/// message of a chat comes with who the model is, a later one after the end of the answer before
-/// it. What the user typed stays text: names of special tokens in it too.
+/// message of a chat comes after its opening, a later one after the end of the answer before it.
+/// What the user typed stays text: names of special tokens in it too.
 inline std::vector<token> chat_message(const tokenizer& words, const std::string& message,
                                        bool is_first) {
   std::vector<token> out =
-      words.encode(is_first ? "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, "
-                              "trained by Hugging Face<|im_end|>\n<|im_start|>"
-                            : "<|im_end|>\n<|im_start|>");
+      is_first ? chat_opening(words) : words.encode("<|im_end|>\n<|im_start|>");
   const std::vector<token> text = words.encode("user\n" + message, false),
                            after = words.encode("<|im_end|>\n<|im_start|>assistant\n");
   out.insert(out.end(), text.begin(), text.end());

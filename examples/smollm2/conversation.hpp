@@ -1,40 +1,20 @@
 #pragma once
 
 #include "chat.hpp"
-#include "gguf.hpp"
-#include "model.hpp"
+#include "language_model.hpp"
 #include "sampler.hpp"
+#include "session.hpp"
+#include "stopwatch.hpp"
 #include "tokenizer.hpp"
 
-#include <chrono>
+#include <Eigen/Core>
+
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace smollm2 {
-
-class stopwatch {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-/// A model with its tokenizer.
-struct language_model {
-  explicit language_model(const gguf_file& file) : words(file), layers(file) {
-    if (heed::size_type(words.size()) != layers.config().vocabulary)
-      file.fail("has " + std::to_string(words.size()) + " tokens, but vectors for " +
-                std::to_string(layers.config().vocabulary));
-  }
-
-  tokenizer words;
-  model layers;
-};
 
 /// What an answer took, and what ended it.
 struct answer_report {

@@ -2,11 +2,14 @@
 // fast it is.
 
 #include "attention_page.hpp"
+#include "chat.hpp"
+#include "compare_caches.hpp"
 #include "conversation.hpp"
-#include "gguf.hpp"
-#include "model.hpp"
+#include "language_model.hpp"
 #include "model_file.hpp"
 #include "sampler.hpp"
+#include "session.hpp"
+#include "stopwatch.hpp"
 #include "tokenizer.hpp"
 
 #include "../support/command_line.hpp"
@@ -35,7 +38,7 @@ using smollm2::size_type;  // and not the one of <strings.h>
 struct settings {
   std::string question, model = model_file(), cache = "float", attention, threads = "1", seed = "1",
                         temperature = "0.2", most = "512";
-  bool bench = false;
+  bool bench = false, compare_caches = false;
 };
 
 double number(const std::string& name, const std::string& text, double low, double high) {
@@ -52,15 +55,17 @@ double number(const std::string& name, const std::string& text, double low, doub
   return value;
 }
 
+/// float, bfloat16, ... or the last.
+std::string all_cache_names() {
+  std::string all = cache_names[0];
+  for (std::size_t i = 1; i < cache_names.size(); ++i)
+    all += (i + 1 < cache_names.size() ? ", " : " or ") + std::string(cache_names[i]);
+  return all;
+}
 cache_type cache_named(const std::string& name) {
-  if (name == "float") return cache_type::float32;
-  if (name == "bfloat16") return cache_type::bfloat16;
-  if (name == "fp8") return cache_type::fp8;
-  if (name == "int8") return cache_type::int8;
-  if (name == "int8-block") return cache_type::int8_block;
-  if (name == "4bit") return cache_type::int4_block;
-  throw std::runtime_error("--cache takes float, bfloat16, fp8, int8, int8-block or 4bit, not '" +
-                           name + "'");
+  for (std::size_t i = 0; i < cache_names.size(); ++i)
+    if (name == cache_names[i]) return cache_type(i);
+  throw std::runtime_error("--cache takes " + all_cache_names() + ", not '" + name + "'");
 }
 
 size_type whole_number(const std::string& name, const std::string& text, double low, double high) {
@@ -70,13 +75,6 @@ size_type whole_number(const std::string& name, const std::string& text, double 
   return size_type(value);
 }
 int threads_of(const settings& s) { return int(whole_number("--threads", s.threads, 1, 1024)); }
-
-language_model load(const std::string& path) {
-  if (!std::ifstream(path) && path == model_file())
-    throw std::runtime_error("there is no '" + path +
-                             "' yet; examples/smollm2/fetch.py fetches it");
-  return language_model(gguf_file(gguf_file::read(path), support::printable(path)));
-}
 
 std::string rate(size_type tokens, double seconds) {
   return support::fixed(double(tokens) / seconds, 0);
@@ -167,15 +165,29 @@ int chat(const settings& s) {
   return 0;
 }
 
+/// The page of text that is measured with.
+std::vector<token> page_of_text(const language_model& m) {
+  std::string text = support::read_file(HEED_EXAMPLES_DIR "/data/lighthouse.txt", 1 << 20);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return chat_message(m.words, text, true);
+}
+
+int compare(const settings& s) {
+  const int threads = threads_of(s);
+  const language_model m = load(s.model);
+  const std::vector<token> text = page_of_text(m);
+  std::cout << "A text of " << text.size() << " tokens, read one by one.\n\n";
+  compare_caches(m, text, threads).print(std::cout);
+  return 0;
+}
+
 /// Reads a page of text and writes 64 tokens, once for each number of threads.
 int bench(const settings& s) {
   constexpr size_type length = 64;
   const cache_type cache = cache_named(s.cache);
   const int most_threads = threads_of(s);
-  std::string text = support::read_file(HEED_EXAMPLES_DIR "/data/lighthouse.txt", 1 << 20);
-  while (!text.empty() && text.back() == '\n') text.pop_back();
   const language_model m = load(s.model);
-  const std::vector<token> prompt = chat_message(m.words, text, true);
+  const std::vector<token> prompt = page_of_text(m);
   const size_type n = size_type(prompt.size());
   std::vector<token> written;
   support::table table(
@@ -228,8 +240,7 @@ int main(int argc, char** argv) {
   options.option("--attention", "FILE",
                  "writes a page that shows what each head of each layer looked at", s.attention);
   options.option("--cache", "TYPE",
-                 "how keys and values are kept: float, bfloat16, fp8, int8, int8-block or 4bit "
-                 "(default: float)",
+                 "how keys and values are kept: " + all_cache_names() + " (default: float)",
                  s.cache);
   options.option("--threads", "N", "how many threads work (default: 1)", s.threads);
   options.option("--temperature", "T", "0 always takes the likeliest token (default: 0.2)",
@@ -240,11 +251,15 @@ int main(int argc, char** argv) {
                  "another GGUF file of the llama family, with Q4_1 and Q8_0 weights", s.model);
   options.flag("--bench", "measures reading and writing, with one thread and more, up to --threads",
                s.bench);
+  options.flag("--compare-caches",
+               "measures what each type of cache costs, in bytes, error and time",
+               s.compare_caches);
   if (const auto status = options.parse(argc, argv)) return *status;
   try {
-    if (s.bench && !(s.question.empty() && s.attention.empty()))
-      throw std::runtime_error("--bench takes neither a QUESTION nor --attention");
-    const int status = s.bench ? bench(s) : chat(s);
+    if ((s.bench || s.compare_caches) && !(s.question.empty() && s.attention.empty()))
+      throw std::runtime_error(std::string(s.bench ? "--bench" : "--compare-caches") +
+                               " takes neither a QUESTION nor --attention");
+    const int status = s.bench ? bench(s) : s.compare_caches ? compare(s) : chat(s);
     if (!std::cout.flush()) throw std::runtime_error("standard output takes no more");
     return status;
   } catch (const std::exception& error) {

@@ -9,6 +9,7 @@
 #include <Eigen/Core>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -101,13 +102,15 @@ class quantised_matrix {
     rows_ += rows;
   }
 
-  /// y[rows] = W x[cols].
-  void multiply(const float* x, float* y, heed::executor& pool) const {
-    const product p(*this, x, y);
+  /// y[rows] = W x[cols] for n vectors x that follow one another, as the n results do. What comes
+  /// of a vector does not depend on the others: they share the weights' way from memory.
+  void multiply(const float* x, size_type n, float* y, heed::executor& pool) const {
+    if (n == 0) return;
+    const product p(*this, x, n, y);
     constexpr size_type portion = 8;  // panels
-    const size_type n = size_type(panels_.size());
-    share_out(pool, (n + portion - 1) / portion, [&](size_type i, int) {
-      for (size_type j = i * portion; j < (std::min)(n, (i + 1) * portion); ++j)
+    const size_type panels = size_type(panels_.size());
+    share_out(pool, (panels + portion - 1) / portion, [&](size_type i, int) {
+      for (size_type j = i * portion; j < (std::min)(panels, (i + 1) * portion); ++j)
         multiply_panel(panels_[std::size_t(j)], p);
     });
   }
@@ -142,15 +145,20 @@ class quantised_matrix {
 
   /// What the workers share while they multiply.
   struct product {
-    product(const quantised_matrix& m, const float* from, float* to)
-        : x(from), y(to), shrunk(std::size_t(m.cols_)), sums(std::size_t(m.cols_ / block)) {
-      for (size_type c = 0; c < m.cols_; ++c)
-        shrunk[std::size_t(c)] = x[c] * (1.0f / float(1 << place(c)));
-      for (size_type b = 0; b < m.cols_ / block; ++b)
+    product(const quantised_matrix& m, const float* from, size_type vectors, float* to)
+        : x(from),
+          y(to),
+          n(vectors),
+          shrunk(std::size_t(vectors * m.cols_)),
+          sums(std::size_t(vectors * m.cols_ / block)) {
+      for (size_type i = 0; i < size_type(shrunk.size()); ++i)
+        shrunk[std::size_t(i)] = x[i] * (1.0f / float(1 << place(i)));
+      for (size_type b = 0; b < size_type(sums.size()); ++b)
         sums[std::size_t(b)] = Eigen::Map<const Eigen::ArrayXf>(x + b * block, block).sum();
     }
     const float* x;
     float* y;
+    size_type n;
     std::vector<float> shrunk;  // x, each number times 2^-place: what a nibble that is too large by
                                 // 2^place is multiplied by
     std::vector<float> sums;    // of x over each block: what an offset is multiplied by
@@ -216,29 +224,50 @@ class quantised_matrix {
     }
   }
 
+  /// As many vectors together as the registers have room for the sums of.
   void multiply_panel(const panel& p, const product& with) const {
-    const float_lanes total = p.type == tensor_type::q4_1 ? panel_sums<tensor_type::q4_1>(p, with)
-                                                          : panel_sums<tensor_type::q8_0>(p, with);
-    std::memcpy(with.y + p.first, &total, sizeof(float) * std::size_t(p.count));
+    size_type i = 0;
+    if constexpr (vector_bytes == 64)
+      for (; i + 4 <= with.n; i += 4) multiply_panel<4>(p, with, i);
+    for (; i + 2 <= with.n; i += 2) multiply_panel<2>(p, with, i);
+    for (; i < with.n; ++i) multiply_panel<1>(p, with, i);
   }
-  template <tensor_type Type>
-  float_lanes panel_sums(const panel& p, const product& with) const {
+  template <std::size_t Vectors>
+  void multiply_panel(const panel& p, const product& with, size_type first) const {
+    const auto sums = p.type == tensor_type::q4_1
+                          ? panel_sums<tensor_type::q4_1, Vectors>(p, with, first)
+                          : panel_sums<tensor_type::q8_0, Vectors>(p, with, first);
+    for (std::size_t v = 0; v < Vectors; ++v)
+      std::memcpy(with.y + (first + size_type(v)) * rows_ + p.first, &sums[v],
+                  sizeof(float) * std::size_t(p.count));
+  }
+  template <tensor_type Type, std::size_t Vectors>
+  std::array<float_lanes, Vectors> panel_sums(const panel& p, const product& with,
+                                              size_type first) const {
     constexpr bool nibbles = Type == tensor_type::q4_1;
     constexpr size_type bytes = nibbles ? 20 * lanes : 34 * lanes,
                         head = nibbles ? 4 * lanes : 2 * lanes;
+    const std::size_t cols = std::size_t(cols_), blocks = cols / block;
     const unsigned char* data = p.data;
-    const float* x = nibbles ? with.shrunk.data() : with.x;
-    float_lanes total{};
-    for (size_type b = 0; b < cols_ / block; ++b, data += bytes, x += block) {
+    const float* x = (nibbles ? with.shrunk.data() : with.x) + first * cols_;
+    const float* block_sums = with.sums.data() + std::size_t(first) * blocks;
+    std::array<float_lanes, Vectors> totals{};
+    for (std::size_t b = 0; b < blocks; ++b, data += bytes, x += block) {
       for (size_type line = 0; line < bytes; line += 64) __builtin_prefetch(data + ahead + line);
-      float_lanes sums[4] = {};  // four chains of additions, so that none waits for the one before
+      // Four chains of additions for each vector, so that none waits for the one before.
+      float_lanes sums[Vectors][4] = {};
       for_each_column<Type>(data + head, [&](size_type c, size_type i, const float_lanes& q) {
-        sums[i % 4] += q * x[c + i];
+#pragma GCC unroll 4
+        for (std::size_t v = 0; v < Vectors; ++v)
+          sums[v][i % 4] += q * x[v * cols + std::size_t(c + i)];
       });
-      total += half_floats(data) * ((sums[0] + sums[1]) + (sums[2] + sums[3]));
-      if (nibbles) total += half_floats(data + 2 * lanes) * with.sums[std::size_t(b)];
+#pragma GCC unroll 4
+      for (std::size_t v = 0; v < Vectors; ++v) {
+        totals[v] += half_floats(data) * ((sums[v][0] + sums[v][1]) + (sums[v][2] + sums[v][3]));
+        if (nibbles) totals[v] += half_floats(data + 2 * lanes) * block_sums[v * blocks + b];
+      }
     }
-    return total;
+    return totals;
   }
 
   void dequantise_block(const panel& p, size_type b, float* out, size_type out_row) const {

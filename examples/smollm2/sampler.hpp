@@ -20,7 +20,7 @@ class sampler {
   sampler(double temperature, double top_p, std::uint64_t seed)
       : temperature_(temperature), top_p_(top_p), random_(seed) {}
 
-  token choose(const Eigen::VectorXf& logits) {
+  token choose(const Eigen::Ref<const Eigen::VectorXf>& logits) {
     Eigen::Index best = 0;
     const double largest = double(logits.maxCoeff(&best));
     if (!(temperature_ > 0)) return token(best);

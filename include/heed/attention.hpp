@@ -2,7 +2,7 @@
 
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/make_problem.hpp>
-#include <heed/detail/plan.hpp>
+#include <heed/detail/run_forward.hpp>
 #include <heed/workspace.hpp>
 
 HEED_NAMESPACE_BEGIN

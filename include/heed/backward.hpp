@@ -1,7 +1,7 @@
 #pragma once
 
 #include <heed/detail/backward_inputs.hpp>
-#include <heed/detail/backward_plan.hpp>
+#include <heed/detail/run_backward.hpp>
 #include <heed/gradient_terms.hpp>
 #include <heed/ragged.hpp>
 #include <heed/reference_backward.hpp>
@@ -16,10 +16,11 @@ HEED_NAMESPACE_BEGIN
 /// (n_q, natural log) are its results, grad_out n_q x Dv is the gradient of the loss with respect
 /// to out -> {query, key, value}, each of its input's size. Options and terms are those of the
 /// forward call; gradient terms follow (grad_lse, grad_bias, grad_alibi, grad_sinks,
-/// grad_logit_scales). For half and bfloat16, sums are floats, and out may be given in float. A row
-/// that sees no key has a gradient of 0 and adds nothing to others; nothing hidden is read into a
-/// gradient. The same bits for any number of threads. Throws std::invalid_argument for sizes that
-/// do not fit together and for options out of range.
+/// grad_logit_scales); relative_keys, relative_values and weight_function are refused. For half and
+/// bfloat16, sums are floats, and out may be given in float. A row that sees no key has a gradient
+/// of 0 and adds nothing to others; nothing hidden is read into a gradient. The same bits for any
+/// number of threads. Throws std::invalid_argument for sizes that do not fit together and for
+/// options out of range.
 ///
 /// @code
 /// const heed::rows<float> query = heed::rows<float>::Random(6, 64),

@@ -3,7 +3,7 @@
 #include <heed/detail/check.hpp>
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/make_problem.hpp>
-#include <heed/detail/plan.hpp>
+#include <heed/detail/run_forward.hpp>
 #include <heed/options.hpp>
 #include <heed/reference.hpp>
 #include <heed/tensor.hpp>

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <heed/detail/inputs.hpp>
-#include <heed/detail/linear_plan.hpp>
 #include <heed/detail/linear_problem.hpp>
+#include <heed/detail/run_linear.hpp>
 #include <heed/linear_attention.hpp>
 #include <heed/workspace.hpp>
 

@@ -112,6 +112,7 @@ class kv_pages {
   detail::stored_tensor<Stored> view(const tensor_view<const Stored>& pool,
                                      const tensor_view<const float>& scales, size_type dim) const {
     detail::stored_tensor<Stored> view(pool, scales, batch_, 0);
+    table_.check_starts();
     view.cols = dim;
     view.paged = true;
     view.table = table_;

@@ -96,11 +96,6 @@ tensor_view<Scalar> first_columns(tensor_view<Scalar> x, size_type count) {
   x.cols = count;
   return x;
 }
-/// What is left of a workspace, for the steps of a call.
-struct workspace_rest {
-  void* begin;
-  void* reserve(size_type) const { return begin; }
-};
 /// Head h of weights that stand one below the other, as they are or transposed.
 template <typename Scalar>
 matrix_view<const Scalar> head_weight(const rows<Scalar>& weights, size_type num_heads, size_type h,
@@ -123,10 +118,10 @@ matrix_view<Scalar> packed_head(const tensor_view<Scalar>& packed, size_type hea
 
 /// What a head's query is multiplied with the cache by: q W_UK_h of its plain part, and its rotated
 /// part. The weights of a head serve the whole batch while they are near.
-template <typename Scalar, typename Memory>
+template <typename Scalar>
 void absorb_queries(const tensor_view<const Scalar>& query, const latent_weights<Scalar>& w,
                     const tensor_view<Scalar>& absorbed, const attention_options& options,
-                    Memory& memory) {
+                    workspace& memory) {
   const size_type heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope();
   for (size_type h = 0; h < heads; ++h)
     for (size_type b = 0; b < query.batch; ++b) {
@@ -139,9 +134,10 @@ void absorb_queries(const tensor_view<const Scalar>& query, const latent_weights
     }
 }
 /// From sums of latents to outputs.
-template <typename Scalar, typename Memory>
+template <typename Scalar>
 void expand_sums(const tensor_view<const Scalar>& summed, const latent_weights<Scalar>& w,
-                 const tensor_view<Scalar>& out, const attention_options& options, Memory& memory) {
+                 const tensor_view<Scalar>& out, const attention_options& options,
+                 workspace& memory) {
   for (size_type h = 0; h < w.num_heads; ++h)
     for (size_type b = 0; b < out.batch; ++b)
       project<Scalar, 1>(summed.head(b, h, 0, summed.rows),
@@ -150,7 +146,8 @@ void expand_sums(const tensor_view<const Scalar>& summed, const latent_weights<S
 }
 
 /// The absorbed form, of latents in any storage; `bind` makes the problem one of a cache. In the
-/// workspace absorbed queries and sums of latents come first, then what the steps take in turn.
+/// workspace comes first what the steps take in turn, which leaves it where it is, then the
+/// absorbed queries and the sums of latents.
 template <typename Scalar, typename Stored, typename Bind, typename... Terms>
 void run_latent(const char* function, const tensor_view<const Scalar>& query,
                 const stored_tensor<Stored>& latent, const stored_tensor<Stored>& value,
@@ -207,15 +204,14 @@ void run_latent(const char* function, const tensor_view<const Scalar>& query,
                         {{head_weight(w.w_uv, heads, 0, true), out.head(0, 0, 0, n)}}, options)});
   }
   const size_type numbers = batch * n * heads * (width + d_c),
-                  own = padded_bytes(numbers * size_type{sizeof(Scalar)});
-  char* const base = static_cast<char*>(memory.reserve(own + steps));
-  const zeros<Scalar> room(base, numbers);
-  workspace_rest rest{base + own};
+                  own = numbers * size_type{sizeof(Scalar)}, first = padded_bytes(steps);
+  char* const base = static_cast<char*>(memory.reserve(first + own));
+  const zeros<Scalar> room(base + first, numbers);
   absorbed.data = room.data(), summed.data = absorbed.data + batch * n * heads * width;
   p.query = absorbed, p.out = summed;
-  absorb_queries<Scalar>(query, w, absorbed, options, rest);
-  forward(p, rest);
-  expand_sums<Scalar>(summed, w, out, options, rest);
+  absorb_queries<Scalar>(query, w, absorbed, options, memory);
+  forward(p, memory);
+  expand_sums<Scalar>(summed, w, out, options, memory);
 }
 
 /// Every head's keys [c W_UK_h, k_r] and values c W_UV_h.

@@ -52,10 +52,7 @@ class page_table {
         starts_(starts) {
     detail::check_list("page_table", "numbers", numbers);
     detail::check_list("page_table", "starts", starts);
-    for (size_type b = 0; b < starts.size; ++b)
-      if (starts[b] < (b > 0 ? starts[b - 1] : 0) || starts[b] > numbers.size)
-        detail::fail_with("heed::page_table: starts: entry ", b, " is ", starts[b], " after ",
-                          b > 0 ? starts[b - 1] : 0, ", in a list of ", numbers.size, " pages");
+    check_starts();
   }
 
   /// How many sequences have a row.
@@ -78,6 +75,16 @@ class page_table {
                ? detail::memory_region{numbers_.data, width, {1, 1, 1, max_pages_}, {0, 0, 0, 1}}
                : detail::memory_region{
                      numbers_.data, width, {1, 1, sequences_, max_pages_}, {0, 0, row_stride_, 1}};
+  }
+  /// Throws std::invalid_argument for starts that are not in the list, or decrease: the caller may
+  /// have changed them since the table was made.
+  void check_starts() const {
+    for (size_type b = 0; b < starts_.size; ++b) {
+      const size_type before = b > 0 ? starts_[b - 1] : 0;
+      if (starts_[b] < before || starts_[b] > max_pages_)
+        detail::fail_with("heed::page_table: starts: entry ", b, " is ", starts_[b], " after ",
+                          before, ", in a list of ", max_pages_, " pages");
+    }
   }
   /// The starts of the lists; empty where rows are of one size.
   const index_list& starts() const { return starts_; }

@@ -29,6 +29,114 @@ row_vector<Scalar> alibi_slopes(size_type num_heads) {
   return slopes;
 }
 
+/// A bias that depends on how far a key is from its query alone: a number for each head and
+/// distance, O(n_q + n_kv) memory, which `view` shows as the matrix that the term `bias` takes.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const heed::distance_bias<float> fade(1, 10, 10, [](heed::size_type, heed::size_type distance) {
+///   return -std::log1p(float(std::abs(distance)));
+/// });
+/// const auto out = heed::attention(x, x, x, {}, heed::bias(fade.view()));
+/// @endcode
+template <typename Scalar>
+class distance_bias {
+  size_type n_q_, n_kv_;
+  rows<Scalar> values_;  // heads x (n_q + n_kv - 1): distances from -(n_kv - 1) to n_q - 1
+
+ public:
+  /// For up to n_q queries and n_kv keys: value(h, distance) is what head h adds to the score of a
+  /// key `distance` tokens after its query.
+  template <typename Value>
+  distance_bias(size_type num_heads, size_type n_q, size_type n_kv, const Value& value)
+      : n_q_(detail::checked_size("distance_bias", "n_q", n_q)),
+        n_kv_(detail::checked_size("distance_bias", "n_kv", n_kv)),
+        values_(detail::checked_size("distance_bias", "num_heads", num_heads),
+                (std::max)(n_q + n_kv - 1, size_type{0})) {
+    for (size_type h = 0; h < values_.rows(); ++h)
+      for (size_type place = 0; place < values_.cols(); ++place)
+        values_(h, place) = value(h, place - (n_kv - 1));
+  }
+
+  /// For a call of n_q queries and n_kv keys, at most those that it was made for: [1, heads, n_q,
+  /// n_kv], in which the last query stands at the last key. It must not outlive the object.
+  tensor_view<const Scalar> view(size_type n_q, size_type n_kv) const {
+    if (n_q < 0 || n_q > n_q_ || n_kv < 0 || n_kv > n_kv_)
+      detail::fail_with("heed::distance_bias::view: ", n_q, " queries and ", n_kv,
+                        " keys are not within the ", n_q_, " and ", n_kv_, " that it is for");
+    if (n_q == 0 || n_kv == 0) return {nullptr, 1, values_.rows(), n_q, n_kv, 0, 0, 0, 0};
+    return {values_.data() + (n_kv_ - 1) - (n_kv - n_q),
+            1,
+            values_.rows(),
+            n_q,
+            n_kv,
+            0,
+            values_.cols(),
+            -1,
+            1};
+  }
+  /// For a call of all the queries and keys.
+  tensor_view<const Scalar> view() const { return view(n_q_, n_kv_); }
+};
+
+/// Of T5's relative positions (Raffel et al. 2020), the parameters of a model.
+struct t5_options {
+  bool bidirectional = true;  ///< keys after a query have buckets of their own; false: the first's
+  size_type max_distance = 128;  ///< from which on all keys share the last bucket
+};
+
+/// The bucket of a key `distance` tokens after its query: half of the buckets of a direction are
+/// for one distance each, the others grow with its logarithm (_relative_position_bucket of Hugging
+/// Face's transformers).
+///
+/// @code
+/// assert(heed::t5_bucket(0, 32) == 0 && heed::t5_bucket(3, 32) == 16 + 3);
+/// @endcode
+inline size_type t5_bucket(size_type distance, size_type num_buckets,
+                           const t5_options& options = {}) {
+  const size_type of_direction = options.bidirectional ? num_buckets / 2 : num_buckets,
+                  exact = of_direction / 2;
+  if (exact < 1)
+    detail::fail_with("heed::t5_bucket: num_buckets must be ", options.bidirectional ? 4 : 2,
+                      " or more, but is ", num_buckets);
+  if (options.max_distance <= exact)
+    detail::fail_with("heed::t5_bucket: max_distance ", options.max_distance,
+                      " must be more than the ", exact, " distances with a bucket of their own");
+  const size_type first = options.bidirectional && distance > 0 ? of_direction : 0;
+  const size_type steps = options.bidirectional && distance > 0 ? distance
+                          : distance < 0                        ? -distance
+                                                                : 0;
+  if (steps < exact) return first + steps;
+  if (steps >= options.max_distance) return first + of_direction - 1;
+  const double growth = std::log(double(steps) / double(exact)) /
+                        std::log(double(options.max_distance) / double(exact));
+  // A distance at which a bucket begins has a whole number here, once it is a float.
+  const auto place = static_cast<size_type>(float(growth * double(of_direction - exact)));
+  return first + (std::min)(exact + place, of_direction - 1);
+}
+
+/// T5's relative position bias: adds table(bucket, h) to the scores of head h, with the bucket of
+/// t5_bucket (Raffel et al. 2020). table num_buckets x heads, the weight of the model's embedding,
+/// for calls of up to n_q queries and n_kv keys. T5's scale is 1.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const heed::rows<float> table = heed::rows<float>::Random(32, 1);  // for one head
+/// const auto distances = heed::t5_bias(table, 10, 10);
+/// heed::attention_options options;
+/// options.scale = 1;
+/// const auto out = heed::attention(x, x, x, options, heed::bias(distances.view()));
+/// @endcode
+template <typename Table>
+auto t5_bias(const Table& table, size_type n_q, size_type n_kv, const t5_options& options = {}) {
+  static_assert(detail::is_eigen<Table>, "the table of T5's bias is an Eigen matrix");
+  using Scalar = typename Table::Scalar;
+  t5_bucket(0, table.rows(), options);  // refuses what is no table
+  return distance_bias<Scalar>(table.cols(), n_q, n_kv, [&](size_type h, size_type distance) {
+    return Scalar(table(t5_bucket(distance, table.rows(), options), h));
+  });
+}
+
 /// Which elements of a head are a pair: 2c and 2c + 1 (`interleaved`, GPT-J), or c and c +
 /// rotary_dim / 2 (`half_split`, GPT-NeoX, llama).
 enum class rope_layout : unsigned char { half_split, interleaved };

@@ -23,13 +23,14 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
   for (size_type i = 0; i < p.query.rows; ++i) {
     seen.clear();
     weights.clear();
+    const auto query = [&](size_type c) { return p.query(i, c); };
     Acc max = first_maximum(p.score);
     for (size_type j = 0; j < p.key.rows; ++j) {
       if (!visible(p.score, i, j)) continue;
       Acc dot(0);
       for (size_type c = 0; c < p.query.cols; ++c)
         dot += Acc(Acc(p.query(i, c)) * p.key.template at<Acc>(j, c));
-      const Acc s = score_of(p.score, dot, i, j);
+      const Acc s = score_of(p.score, with_relative_key(p.score, dot, query, i, j), i, j);
       if (masked_by_function(p.score, s)) continue;
       seen.push_back(j);
       weights.push_back(s);
@@ -43,12 +44,16 @@ void reference_head(const head_problem<Scalar, Stored>& p) {
     }
     const bool empty = is_empty_row(sum);
     for (std::size_t n = 0; n < seen.size() && !empty; ++n)
-      weights[n] = weight_after_dropout(p.score, Acc(weights[n] / sum), i, seen[n]);
+      weights[n] = value_weight(p.score, Acc(weights[n] / sum), i, seen[n]);
 
     for (size_type c = 0; c < p.value.cols; ++c) {
       Acc mean(0);
-      for (std::size_t n = 0; n < seen.size() && !empty; ++n)
-        mean += Acc(weights[n] * p.value.template at<Acc>(seen[n], c));
+      for (std::size_t n = 0; n < seen.size() && !empty; ++n) {
+        Acc value = p.value.template at<Acc>(seen[n], c);
+        if (const Acc* const row = relative_row(p.score, p.score.relative_values, i, seen[n]))
+          value += row[c];
+        mean += Acc(weights[n] * value);
+      }
       p.out(i, c) = Scalar(mean);
     }
     if (p.lse.data) p.lse(i, 0) = natural_log_sum_exp(max, sum);

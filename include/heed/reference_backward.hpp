@@ -81,7 +81,7 @@ void reference_backward(const backward_problem<Scalar, Out>& p) {
             for (size_type c = 0; c < d_v; ++c)
               dw += Acc(Acc(grad_out(i, c)) * head.value.template at<Acc>(j, c));
             const Acc weight(exp(Acc(s - lse(i, 0)))),
-                dropped = weight_after_dropout(head.score, weight, i, j);
+                dropped = value_weight(head.score, weight, i, j);
             const Acc ds(Acc(dropped * dw) - Acc(weight * d));
             const score_slopes<Acc> slopes = slopes_of(head.score, dot, i, j);
             const Acc to_bias(ds * slopes.of_bias), to_product(ds * slopes.of_product),

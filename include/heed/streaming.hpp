@@ -3,9 +3,11 @@
 #include <heed/detail/inputs.hpp>
 #include <heed/detail/make_problem.hpp>
 #include <heed/detail/score.hpp>
+#include <heed/detail/selected.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
 HEED_NAMESPACE_BEGIN
@@ -26,7 +28,8 @@ rows<Acc> load_rows(const stored_rows<Stored>& stored, size_type first, size_typ
 /// larger maximum rescales the sum by exp(max_old - max_new), and the mean gives way by as much as
 /// the tile adds to it, so no n_q x n_kv matrix ever exists (Milakov and Gimelshein 2018, algorithm
 /// 3; Dao et al. 2022, algorithm 1, which divides after each tile too: a mean overflows no sooner
-/// than the values).
+/// than the values). A weight function needs the weights themselves: then a first pass through the
+/// keys has the maxima and the sums.
 template <typename Scalar, typename Stored>
 void streaming_head(const head_problem<Scalar, Stored>& p) {
   using Acc = accumulator_t<Scalar>;
@@ -47,34 +50,45 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
     // the keys that the band leaves to this block of queries
     const size_type first = (std::max)(size_type{0}, i0 + score.band.low),
                     last = (std::min)(p.key.rows - 1, i0 + m - 1 + score.band.high);
-    for (size_type j0 = first; j0 <= last; j0 += tile_k) {
-      const size_type n = (std::min)(tile_k, last + 1 - j0);
-      const rows<Acc> value = load_rows<Acc>(p.value, j0, n);
-      rows<Acc> weights = query * load_rows<Acc>(p.key, j0, n).transpose();
-      for (size_type i = 0; i < m; ++i) {
-        seen.clear();
-        Acc new_max = largest(i);
-        for (size_type j = 0; j < n; ++j) {
-          if (!visible(score, i0 + i, j0 + j)) continue;
-          weights(i, j) = score_of(score, weights(i, j), i0 + i, j0 + j);
-          if (masked_by_function(score, weights(i, j))) continue;
-          seen.push_back(j);
-          if (weights(i, j) > new_max) new_max = weights(i, j);
+    for (const bool measures : {true, false}) {
+      if (measures && !score.final_weights) continue;
+      for (size_type j0 = first; j0 <= last; j0 += tile_k) {
+        const size_type n = (std::min)(tile_k, last + 1 - j0);
+        const rows<Acc> value = load_rows<Acc>(p.value, j0, n);
+        rows<Acc> weights = query * load_rows<Acc>(p.key, j0, n).transpose();
+        for (size_type i = 0; i < m; ++i) {
+          const auto of_row = [&](size_type c) { return query(i, c); };
+          seen.clear();
+          Acc new_max = largest(i);
+          for (size_type j = 0; j < n; ++j) {
+            if (!visible(score, i0 + i, j0 + j)) continue;
+            const Acc dot = with_relative_key(score, weights(i, j), of_row, i0 + i, j0 + j);
+            weights(i, j) = score_of(score, dot, i0 + i, j0 + j);
+            if (masked_by_function(score, weights(i, j))) continue;
+            seen.push_back(j);
+            if (weights(i, j) > new_max) new_max = weights(i, j);
+          }
+          if (seen.empty()) continue;
+          Acc kept(1);  // of the mean so far
+          if (measures || !score.final_weights) {
+            kept = sum(i) * Acc(exp(Acc(largest(i) - new_max)));
+            largest(i) = new_max;
+            sum(i) = kept;
+          }
+          for (const size_type j : seen) {
+            weights(i, j) = exp(Acc(weights(i, j) - largest(i)));
+            if (measures || !score.final_weights) sum(i) += weights(i, j);
+          }
+          if (measures || is_empty_row(sum(i))) continue;
+          if (!score.final_weights) kept /= sum(i);
+          out.row(i) *= kept;
+          for (const size_type j : seen) {  // a hidden pair is skipped: 0 times a masked NaN is NaN
+            const Acc weight = value_weight(score, Acc(weights(i, j) / sum(i)), i0 + i, j0 + j);
+            out.row(i) += weight * value.row(j);
+            if (const Acc* const row = relative_row(score, score.relative_values, i0 + i, j0 + j))
+              for (size_type c = 0; c < value.cols(); ++c) out(i, c) += Acc(weight * row[c]);
+          }
         }
-        if (seen.empty()) continue;
-        const Acc before = sum(i) * Acc(exp(Acc(largest(i) - new_max)));
-        largest(i) = new_max;
-        sum(i) = before;
-        for (const size_type j : seen) {
-          weights(i, j) = exp(Acc(weights(i, j) - new_max));
-          sum(i) += weights(i, j);
-        }
-        if (is_empty_row(sum(i))) continue;
-        out.row(i) *= Acc(before / sum(i));
-        for (const size_type j :
-             seen)  // a hidden pair is skipped: 0 times a masked NaN would be NaN
-          out.row(i) += weight_after_dropout(score, Acc(weights(i, j) / sum(i)), i0 + i, j0 + j) *
-                        value.row(j);
       }
     }
 
@@ -87,11 +101,25 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
   }
 }
 
+/// The same a query at a time, with the keys of its list.
+template <typename Scalar, typename Stored>
+void streaming_selected(const problem<Scalar, Stored>& p, size_type b, size_type h) {
+  std::vector<size_type> keys(static_cast<std::size_t>(p.terms.selected->view.cols));
+  std::vector<std::uint64_t> taken(static_cast<std::size_t>(key_set_words(p.n_kv(b))));
+  selected_row<accumulator_t<Scalar>> row;
+  for (size_type i = 0; i < p.n_q(b); ++i) {
+    const size_type count = gather_keys(p, b, i, p.selected(b, h).of(i), taken.data(), keys.data());
+    streaming_head(selected_head(p, b, h, i, keys.data(), count, row));
+  }
+}
+
 template <typename Scalar, typename Stored>
 void streaming(problem<Scalar, Stored> p) {
+  p.gathers = p.terms.gathers_keys();
   const std::vector<accumulator_t<Scalar>> largest = p.make_largest();
   for (size_type b = 0; b < p.batch(); ++b)
-    for (size_type h = 0; h < p.num_heads(); ++h) streaming_head(p.head(b, h));
+    for (size_type h = 0; h < p.num_heads(); ++h)
+      p.gathers ? streaming_selected(p, b, h) : streaming_head(p.head(b, h));
   p.write_other_rows();
   p.write_max_logits();
   p.rethrow();

@@ -24,6 +24,12 @@ template <typename T>
 constexpr bool is_eigen =
     decltype(derives_from_eigen(static_cast<std::decay_t<T>*>(nullptr)))::value;
 
+/// Whether lists of indices may be of this type: integers of 32 or 64 bits.
+template <typename Element>
+constexpr bool is_index =
+    std::is_same<Element, std::int32_t>::value || std::is_same<Element, size_type>::value ||
+    std::is_same<Element, std::int64_t>::value || std::is_same<Element, long long>::value;
+
 /// The type of a container's elements, which are one after the other in memory; void: they are not,
 /// or it has none.
 template <typename Container, typename = void>
@@ -54,13 +60,10 @@ struct index_list {
   template <typename Container>
   index_list(const Container& container) {
     using Element = typename detail::element_of<Container>::type;
-    constexpr bool fits =
-        std::is_same<Element, std::int32_t>::value || std::is_same<Element, size_type>::value ||
-        std::is_same<Element, std::int64_t>::value || std::is_same<Element, long long>::value;
-    static_assert(fits,
+    static_assert(detail::is_index<Element>,
                   "a list of indices is a std::vector, std::array or Eigen vector of std::int32_t "
                   "or heed::size_type (std::ptrdiff_t)");
-    if constexpr (fits) {
+    if constexpr (detail::is_index<Element>) {
       size = static_cast<size_type>(container.size());
       data = size > 0 ? container.data() : nullptr;
       width = size_type{sizeof(Element)};

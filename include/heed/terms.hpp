@@ -207,6 +207,49 @@ auto alibi(const Slopes& slopes) {
   return detail::alibi_term<typename Slopes::Scalar>{detail::heads_view<Slopes>(view(slopes))};
 }
 
+/// Relative positions in the keys (Shaw, Uszkoreit and Vaswani 2018): a score is scale q_i . (k_j +
+/// r), where r is row left + (j - i) of a table, and the first or the last row for keys further
+/// away than `left` before or `right` after the query. As for ALiBi, the last query stands at the
+/// last key: j - i means j - i - (n_kv - n_q). [1, heads, left + 1 + right, head_dim], 1 head being
+/// the same for all; the numbers of a row are side by side in memory. In the type of the scores.
+/// Not for calls that take a gradient.
+///
+/// Where distances further away have no vector (VITS), give a first and a last row of zeros.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// const heed::rows<float> keys = heed::rows<float>::Random(4 + 1 + 4, 64);
+/// const heed::rows<float> values = heed::rows<float>::Random(4 + 1 + 4, 64);
+/// const auto out = heed::attention(x, x, x, {}, heed::relative_keys(keys, 4, 4),
+///                                  heed::relative_values(values, 4, 4));
+/// @endcode
+template <typename Scalar>
+detail::relative_term<std::remove_const_t<Scalar>, detail::relative_keys_tag> relative_keys(
+    const tensor_view<Scalar>& table, size_type left, size_type right) {
+  return {table, left, right};
+}
+
+/// The same table, a matrix, for every head.
+template <typename Derived>
+auto relative_keys(const Eigen::DenseBase<Derived>& table, size_type left, size_type right) {
+  return relative_keys(view(table), left, right);
+}
+
+/// Relative positions in the values: an output is the sum of p_ij (v_j + r), with r of a table as
+/// relative_keys has it, [1, heads, left + 1 + right, head_dim of the values]. Functions that
+/// compute weights alone do not take it.
+template <typename Scalar>
+detail::relative_term<std::remove_const_t<Scalar>, detail::relative_values_tag> relative_values(
+    const tensor_view<Scalar>& table, size_type left, size_type right) {
+  return {table, left, right};
+}
+
+/// The same table, a matrix, for every head.
+template <typename Derived>
+auto relative_values(const Eigen::DenseBase<Derived>& table, size_type left, size_type right) {
+  return relative_values(view(table), left, right);
+}
+
 /// One logit a query head that joins the softmax's denominator and has no value (Xiao et al. 2024).
 /// A logit of -infinity is no sink.
 ///
@@ -304,6 +347,58 @@ auto max_logits(Numbers&& numbers) {
 /// @endcode
 inline detail::blocks_term blocks(const block_mask& mask) { return {&mask}; }
 
+/// Each query attends to the keys of a list alone, which an indexer has chosen (DeepSeek sparse
+/// attention, DeepSeek-AI 2025): [batch, heads, n_q, k], of integers of 32 or 64 bits, -1 where a
+/// list is shorter. batch and n_q are each 1 (the same for all) or the call's own; heads is 1, the
+/// key/value heads or the query heads. The keys are gathered, all others are not looked at: the
+/// time grows with n_q * k. 0 is the first key that the call has of the sequence, n_kv - 1 the
+/// last, and any other number is refused. A key that is listed twice counts once, and so the result
+/// is that of a mask, under all other terms, for which a key keeps its number. Query heads that
+/// share a key/value head and a list share its gathered rows. Beside tables of relative positions
+/// or a weight function the lists are that mask, at the price of all pairs. Not for gradients,
+/// which take keep(mask).
+///
+/// @code
+/// // 4 query heads on 1 key/value head: each of 3 queries sees 2 of 10 keys
+/// std::vector<float> query(4 * 3 * 8, 0.1f), key(10 * 8, 0.5f), out(query.size());
+/// const std::vector<std::int32_t> lists{0, 3, 9, 4, 7, -1};
+/// heed::workspace memory;
+/// heed::multi_head_attention_into(heed::bhnd(query.data(), 1, 4, 3, 8),
+///                                 heed::bhnd(key.data(), 1, 1, 10, 8),
+///                                 heed::bhnd(key.data(), 1, 1, 10, 8),
+///                                 heed::bhnd(out.data(), 1, 4, 3, 8), {},
+///                                 heed::attention_options(), memory,
+///                                 heed::selected_keys(heed::bhnd(lists.data(), 1, 1, 3, 2)));
+/// @endcode
+template <typename Integer>
+detail::selected_keys_term selected_keys(const tensor_view<Integer>& lists) {
+  static_assert(detail::is_index<std::remove_const_t<Integer>>,
+                "selected_keys takes integers of 32 or 64 bits (std::int32_t, heed::size_type)");
+  constexpr size_type width{sizeof(Integer)};
+  return {{reinterpret_cast<const unsigned char*>(lists.data), lists.batch, lists.heads, lists.rows,
+           lists.cols, width * lists.batch_stride, width * lists.head_stride,
+           width * lists.row_stride, width * lists.col_stride},
+          width};
+}
+
+/// The same of a matrix k x n_q for every batch entry and head: column i, whose numbers are side by
+/// side in an Eigen matrix, is the list of query i.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// Eigen::MatrixXi lists(3, 10);
+/// for (int i = 0; i < 10; ++i) lists.col(i) << 0, i / 2, i;
+/// const auto out = heed::attention(x, x, x, {}, heed::selected_keys(lists));
+/// @endcode
+template <typename Derived>
+detail::selected_keys_term selected_keys(const Eigen::DenseBase<Derived>& lists) {
+  const auto by_key = view(lists);
+  auto by_query = by_key;
+  by_query.rows = by_key.cols, by_query.row_stride = by_key.col_stride;
+  by_query.cols = by_key.rows, by_query.col_stride = by_key.row_stride;
+  return selected_keys(by_query);
+}
+
 // In the functions below b is the batch entry (the sequence, in a ragged batch), h the query head,
 // i the query and j the key. i and j count rows within the call (within the sequence, in a ragged
 // batch). In a call on a cache they count tokens of the sequence from its first, including those
@@ -352,6 +447,27 @@ template <typename Function, typename Derivative>
 detail::score_function_term<Function, Derivative> score_function(const Function& function,
                                                                  const Derivative& derivative) {
   return {&function, &derivative};
+}
+
+/// The user's change of weights: function(weight, b, h, i, j) -> the weight under which value j is
+/// summed (prob_mod of ONNX's FlexAttention), which need not be positive; rows are not divided by
+/// their sums again. It comes before dropout, and the log-sum-exp is that of the softmax. A hidden
+/// pair keeps its weight of 0 and a row that sees no key its 0: the function is not called. It must
+/// depend on its arguments alone, and outlive the call, which goes through the keys twice: first
+/// for the sum of each row. Results over parts of the keys cannot be merged. Not for calls that
+/// take a gradient.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(10, 64);
+/// using heed::size_type;
+/// const auto less_than_mean = [](float weight, size_type, size_type, size_type, size_type) {
+///   return weight - 0.1f;
+/// };
+/// const auto out = heed::attention(x, x, x, {}, heed::weight_function(less_than_mean));
+/// @endcode
+template <typename Function>
+detail::weight_function_term<Function> weight_function(const Function& function) {
+  return {&function};
 }
 
 /// The user's mask: function(b, h, i, j) -> true where query i may see key j (FlexAttention's

@@ -55,8 +55,12 @@ rows<accumulator_t<Scalar>> weights_of(const problem<Scalar, Stored>& call, size
     for (size_type r = 0; r < count; ++r) {
       const size_type i = first_row + r;
       if (is_negative_infinity(lse(i, 0))) continue;
+      const auto of_row = [&](size_type c) { return query(r, c); };
       for (size_type j = 0; j < n; ++j)
-        if (visible(score, i, j0 + j)) weights(r, j0 + j) = score_of(score, dots(r, j), i, j0 + j);
+        if (visible(score, i, j0 + j)) {
+          const Acc dot = with_relative_key(score, dots(r, j), of_row, i, j0 + j);
+          weights(r, j0 + j) = score_of(score, dot, i, j0 + j);
+        }
     }
   }
   for (size_type r = 0; r < count; ++r) {
@@ -65,14 +69,14 @@ rows<accumulator_t<Scalar>> weights_of(const problem<Scalar, Stored>& call, size
       if (weights(r, j) > largest) largest = weights(r, j);
     Sum sum = Sum(score.has_sink ? Acc(exp(score.sink - largest)) : Acc(0));
     for (size_type j = 0; j < num_keys; ++j) {
-      weights(r, j) =
-          is_negative_infinity(weights(r, j)) ? Acc(0) : Acc(exp(weights(r, j) - largest));
+      if (is_negative_infinity(weights(r, j))) continue;
+      weights(r, j) = Acc(exp(weights(r, j) - largest));
       sum += Sum(weights(r, j));
     }
     for (size_type j = 0; j < num_keys; ++j)
-      if (weights(r, j) != Acc(0))
-        weights(r, j) =
-            weight_after_dropout(score, Acc(Sum(weights(r, j)) / sum), first_row + r, j);
+      weights(r, j) = is_negative_infinity(weights(r, j))
+                          ? Acc(0)
+                          : value_weight(score, Acc(Sum(weights(r, j)) / sum), first_row + r, j);
   }
   if (num_keys == call.key.rows) return weights;
   rows<Acc> of_all_rows = rows<Acc>::Constant(count, call.key.rows, Acc(0));
@@ -86,11 +90,13 @@ auto all_of(const Vector& lse) {
   return view(lse).head(0, 0, 0, lse.size());
 }
 
-/// The pass that has the largest scores is the forward call's.
+/// The pass that has the largest scores is the forward call's, and so are the values.
 template <typename Problem>
-void check_no_max_logits(const char* function, const Problem& p) {
+void check_terms_of_weights(const char* function, const Problem& p) {
   if (p.terms.max_logits)
     fail_with("heed::", function, ": max_logits is a result of the forward call; leave it out");
+  if (p.terms.relative_values)
+    fail_with("heed::", function, ": weights do not depend on relative_values; leave it out");
 }
 
 /// The problem of query and key alone, whose lse is known.
@@ -106,7 +112,7 @@ class known_lse {
     check_view(function, "key", in_.key);
     auto p = make_score_problem<Scalar, Scalar>(function, in_.query, in_.key, in_.key,
                                                 writable_view(lse_), options, terms...);
-    check_no_max_logits(function, p);
+    check_terms_of_weights(function, p);
     return p;
   }
   /// A column or row vector, or a matrix of one column.
@@ -205,7 +211,7 @@ void multi_head_attention_weights_into(const tensor_view<Query>& query, const te
   constexpr const char* name = "multi_head_attention_weights_into";
   const auto p = detail::make_shape_problem<Scalar>(name, tensor_view<const Scalar>(query), key,
                                                     key, options, terms...);
-  detail::check_no_max_logits(name, p);
+  detail::check_terms_of_weights(name, p);
   detail::check_row_numbers(name, "lse", lse, query, "n_q");
   detail::check_rows(name, "weights", weights, query, "n_q");
   detail::check_equal(name, "weights: columns", weights.cols, "key's kv_length", key.rows);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # kernels_elsewhere.sh COMPILER FLAGS...: on another CPU than x86-64 the file that defines the baseline's kernels holds them, and those of the
 # wider sets hold nothing of heed.
-kernels=$(dirname "$0")/../kernels
+kernels=$(dirname "$0")/../../src
 status=0
 for set in baseline avx2 avx512; do
   text=$("$@" -DHEED_EXTERN_KERNELS -S -o - "$kernels/$set.cpp") || exit 1

@@ -2,6 +2,7 @@
 
 #include "attention_page.hpp"
 #include "model_file.hpp"
+#include "session.hpp"
 
 #include <fstream>
 #include <iostream>

@@ -1,11 +1,15 @@
 #include "../catch.hpp"
-#include "model.hpp"
+#include "decoder.hpp"
 #include "model_at_hand.hpp"
+#include "session.hpp"
 
+#include <heed/kv_cache.hpp>
+#include <heed/paged_kv_cache.hpp>
 #include <heed/weights.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -139,6 +143,54 @@ TEST_CASE("Chunks, threads and reading token by token change nothing that matter
   CHECK_THROWS_WITH(whole.read({49152}), "there is no token 49152");
   CHECK_THROWS_WITH(whole.read(std::vector<token>(8192, 1)),
                     ContainsSubstring("the model's context has 8192"));
+}
+
+TEST_CASE("A sequence in a batch gets the logits that it gets alone, to the bit") {
+  if (!model_at_hand()) return;
+  const model_config& c = smollm().config();
+  const auto ids = right_answers("chat_poem")["prompt_ids"].get<std::vector<token>>();
+  const auto part = [&](std::ptrdiff_t from, std::ptrdiff_t to) {
+    return std::vector<token>(ids.begin() + from, ids.begin() + to);
+  };
+  // Chunks of many tokens and of few, with one that asks nothing, and a fork that goes on
+  // otherwise.
+  const std::vector<std::vector<next_tokens>> steps{
+      {{0, part(0, 20), false}},
+      {{0, part(20, 21)}, {1, part(0, 30)}, {2, part(7, 10)}},
+      {{3, part(3, 8)}, {2, part(10, 30), false}, {1, part(30, 31)}, {0, part(21, 22)}}};
+  decoder together(smollm(), 2);
+  std::vector<heed::paged_kv_cache<Eigen::bfloat16>> pages;
+  for (size_type l = 0; l < c.layers; ++l) {
+    pages.emplace_back(24, 8, c.kv_heads, c.head_dim, c.head_dim);
+    for (int s = 0; s < 3; ++s) pages.back().add_sequence();
+  }
+  std::vector<matrix> logits;
+  for (const std::vector<next_tokens>& step : steps) {
+    if (&step == &steps.back())
+      for (auto& layer : pages) layer.fork(0);  // sequence 3
+    logits.push_back(together.read(step, pages));
+  }
+  REQUIRE(logits[0].rows() == 0);
+  REQUIRE(logits[2].rows() == 3);
+
+  for (size_type s = 0; s < 4; ++s) {
+    decoder single(smollm(), 1);
+    std::vector<heed::kv_cache<Eigen::bfloat16>> caches(
+        std::size_t(c.layers),
+        heed::kv_cache<Eigen::bfloat16>(1, c.kv_heads, c.head_dim, c.head_dim));
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      size_type row = 0;
+      for (const next_tokens& next : steps[i]) {
+        const bool inherited = s == 3 && next.sequence == 0 && i < 2;
+        if (next.sequence == s || inherited) {
+          CAPTURE(s, i);
+          const matrix& right = single.read({{0, next.tokens, next.asks}}, caches);
+          if (next.asks) CHECK((right.row(0) == logits[i].row(row)));
+        }
+        row += next.asks ? 1 : 0;
+      }
+    }
+  }
 }
 
 }  // namespace smollm2

@@ -2,6 +2,8 @@
 #include "gguf_bytes.hpp"
 #include "quantised.hpp"
 
+#include <heed/types.hpp>
+
 #include <Eigen/Core>
 
 #include <cmath>
@@ -93,8 +95,8 @@ TEST_CASE("Quantised weights mean and multiply what the file format says") {
             (e.scaled.cwiseAbs() + e.offset.cwiseAbs()) * x.cast<double>().cwiseAbs();
         heed::thread_executor one(1), three(3);
         Eigen::VectorXf y(rows), y_three(rows);
-        w.multiply(x.data(), y.data(), one);
-        w.multiply(x.data(), y_three.data(), three);
+        w.multiply(x.data(), 1, y.data(), one);
+        w.multiply(x.data(), 1, y_three.data(), three);
         CHECK(y == y_three);
         for (size_type r = 0; r < rows;
              ++r) {  // no term is rounded more often than the sum has terms, and three products
@@ -102,6 +104,25 @@ TEST_CASE("Quantised weights mean and multiply what the file format says") {
           CHECK(std::abs(double(y(r)) - right(r)) <= double(cols + 4) * u * size(r));
         }
       }
+}
+
+TEST_CASE("Vectors that are multiplied together get what each gets alone, to the bit") {
+  using matrix = heed::rows<float>;
+  example e(21, 37, 160);
+  const gguf_file file(e.bytes.bytes(), "test");
+  quantised_matrix w(160, *std::pmr::new_delete_resource());
+  w.add(file, "top", 21);
+  w.add(file, "bottom", 37);
+  heed::thread_executor pool(2);
+  matrix x = matrix::NullaryExpr(9, 160, [&] { return float(int(e.random() % 4001) - 2000); });
+  matrix alone(9, 58);
+  for (size_type i = 0; i < 9; ++i) w.multiply(x.row(i).data(), 1, alone.row(i).data(), pool);
+  for (size_type n = 0; n <= 9; ++n) {
+    matrix together = matrix::Constant(9, 58, -1);
+    w.multiply(x.data(), n, together.data(), pool);
+    CHECK((together.topRows(n) == alone.topRows(n)));
+    CHECK((together.bottomRows(9 - n).array() == -1).all());
+  }
 }
 
 TEST_CASE("Blocks of rows come in columns, as a product takes them") {

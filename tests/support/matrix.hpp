@@ -36,14 +36,18 @@ enum class feature : unsigned {
   bias_infinite,
   alibi,
   alibi_of_entries,
+  relative_keys,
+  relative_values,
   sinks,
   logit_scales,
   key_lengths,
   first_keys,
   blocks,
+  selected_keys,
   score_function,
   mask_function,
   mask_function_in_blocks,
+  weight_function,
   dropout,
   grouped_heads,
   value_dim,
@@ -65,14 +69,18 @@ inline const char* const names[] = {"plain",
                                     "bias with -infinity",
                                     "alibi",
                                     "alibi of each entry",
+                                    "relative_keys",
+                                    "relative_values",
                                     "sinks",
                                     "logit_scales",
                                     "key_lengths",
                                     "first_keys",
                                     "blocks",
+                                    "selected_keys",
                                     "score_function",
                                     "mask_function",
                                     "mask_function in blocks",
+                                    "weight_function",
                                     "dropout",
                                     "grouped heads",
                                     "d_v",
@@ -101,6 +109,10 @@ struct combination {
            !both(feature::bias, feature::bias_infinite) &&
            !both(feature::blocks, feature::mask_function_in_blocks) &&
            !both(feature::mask_function, feature::mask_function_in_blocks);
+  }
+  /// Whether a backward call takes it.
+  bool has_gradient() const {
+    return !has_any(feature::relative_keys, feature::relative_values, feature::weight_function);
   }
   heed::size_type kv_heads() const { return has(feature::grouped_heads) ? heads / 2 : heads; }
   heed::size_type d_k() const { return 20; }
@@ -145,17 +157,27 @@ const auto changed_slope = [](auto score, heed::size_type, heed::size_type h, he
   using Acc = decltype(score);
   return (i + 3 * j + h) % 17 == 5 ? std::numeric_limits<Acc>::quiet_NaN() : Acc(1);
 };
+/// Another weight, negative for some; of a hidden pair it would be seen.
+const auto changed_weight = [](auto weight, heed::size_type b, heed::size_type h, heed::size_type i,
+                               heed::size_type j) {
+  using Acc = decltype(weight);
+  return Acc(weight * Acc(0.25) * Acc((5 * i + 3 * j + 2 * h + b) % 7) - Acc(0x1p-10));
+};
+
+/// Distances that tables of relative positions tell apart.
+constexpr heed::size_type rows_before = 9, rows_after = 5;
 
 /// The numbers of the terms, in the type of the scores.
 template <typename Acc>
 struct term_numbers {
-  heed::rows<Acc> bias, slopes;
+  heed::rows<Acc> bias, slopes, relative_keys, relative_values;
   heed::row_vector<Acc> sinks, factors;
 
   template <typename Other>
   term_numbers<Other> cast() const {
-    return {bias.template cast<Other>(), slopes.template cast<Other>(),
-            sinks.template cast<Other>(), factors.template cast<Other>()};
+    return {bias.template cast<Other>(),          slopes.template cast<Other>(),
+            relative_keys.template cast<Other>(), relative_values.template cast<Other>(),
+            sinks.template cast<Other>(),         factors.template cast<Other>()};
   }
 };
 
@@ -172,6 +194,8 @@ struct setup {
   heed::rows<std::uint8_t> bits;
   heed::block_mask blocks;
   std::vector<heed::size_type> lengths, first_keys;
+  std::vector<std::int32_t> lists;  // [batch, 1, n_q, listed]
+  static constexpr heed::size_type listed = 30;
 
   setup(const combination& c, const sizes& s)
       : features(c), shape(s), blocks(batch, 1, s.n_q, s.n_kv, 16, 32), lengths{s.n_kv, s.n_kv} {
@@ -193,6 +217,11 @@ struct setup {
       // at most 1 / 4, as the paper has them: larger ones make scores whose rounding is all that is
       // left
       numbers.slopes = random_rows<float>(batch, heads, 28).cwiseAbs() * 0.14f;
+    if (c.has(feature::relative_keys))  // of each head
+      numbers.relative_keys =
+          random_rows<float>(heads * (rows_before + 1 + rows_after), c.d_k(), 29);
+    if (c.has(feature::relative_values))  // one for all
+      numbers.relative_values = random_rows<float>(rows_before + 1 + rows_after, c.d_v(), 30);
     if (c.has(feature::sinks)) {
       numbers.sinks.resize(heads);
       numbers.sinks << 0.5f, -std::numeric_limits<float>::infinity(), -1, 2;
@@ -219,6 +248,18 @@ struct setup {
         for (heed::size_type q = 0; q < blocks.q_blocks(); ++q)
           for (heed::size_type kv = 0; kv < blocks.kv_blocks(); ++kv)
             if ((b + 2 * q + kv) % 3 != 0) blocks.show(b, 0, q, kv);
+    if (c.has(feature::selected_keys)) {  // some twice, and a query in the middle has none
+      std::mt19937 engine(29);
+      for (heed::size_type b = 0; b < batch; ++b)
+        for (heed::size_type i = 0; i < s.n_q; ++i)
+          for (heed::size_type n = 0; n < listed; ++n) {
+            const auto some = std::size_t(b);
+            const heed::size_type keys =
+                                      lengths[some] - (first_keys.empty() ? 0 : first_keys[some]),
+                                  key = heed::size_type(engine()) % (keys + 3);
+            lists.push_back(std::int32_t(key < keys && 2 * i != s.n_q ? key : -1));
+          }
+    }
     if (c.has(feature::mask_function_in_blocks))
       blocks = heed::block_mask::of(shown, batch, heads, s.n_q, s.n_kv, 16, 32);
   }
@@ -243,17 +284,31 @@ struct setup {
       tensor_view<const std::uint8_t> bits_view;
       if (features.has(feature::keep_bits))
         bits_view = bhnd(bits.data(), heed::size_type(1), heads, shape.n_q, bits.cols());
+      tensor_view<const Acc> of_keys;
+      if (features.has(feature::relative_keys))
+        of_keys = bhnd(n.relative_keys.data(), heed::size_type(1), heads,
+                       rows_before + 1 + rows_after, features.d_k());
+      tensor_view<const std::int32_t> lists_view;
+      if (features.has(feature::selected_keys))
+        lists_view = kind == path::ragged
+                         ? bhnd(lists.data(), 1, 1, batch * shape.n_q, listed)
+                         : bhnd(lists.data(), batch, heed::size_type(1), shape.n_q, listed);
       const bool in_blocks = features.has(feature::blocks) || (function_in_blocks && apart);
       using heed::when;
       call(when(keep_view.data, heed::keep(keep_view)),
            when(bits_view.data, heed::keep_bits(bits_view, shape.n_kv)),
            when(bias_view.data, heed::bias(bias_view)),
            when(n.slopes.size() > 0, heed::alibi(n.slopes)),
+           when(of_keys.data, heed::relative_keys(of_keys, rows_before, rows_after)),
+           when(n.relative_values.size() > 0,
+                heed::relative_values(n.relative_values, rows_before, rows_after)),
            when(n.sinks.size() > 0, heed::sinks(n.sinks)),
            when(n.factors.size() > 0, heed::logit_scales(n.factors)),
            when(told, heed::key_lengths(lengths)),
            when(!first_keys.empty(), heed::first_keys(first_keys)),
            when(in_blocks, heed::blocks(blocks)),
+           when(features.has(feature::weight_function), heed::weight_function(changed_weight)),
+           when(lists_view.data, heed::selected_keys(lists_view)),
            heed::dropout(features.has(feature::dropout) ? 0.3 : 0.0, 27), functions...);
     };
     const auto mask = function_in_blocks && !apart ? heed::mask_function(shown, blocks)

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <heed/detail/backward_problem.hpp>
-#include <heed/detail/dispatch.hpp>
+#include <heed/detail/run_backward.hpp>
 #include <heed/executor.hpp>
-#include <heed/reference_backward.hpp>
 #include <heed/workspace.hpp>
 
 #include <algorithm>
@@ -303,25 +301,18 @@ class backward_run {
   }
 };
 
-/// Bytes of the workspace that a checked backward call takes.
+inline namespace link_heed_kernels_built_with_the_same_flags {
 template <typename Scalar, typename Out>
-size_type bytes_of(const backward_problem<Scalar, Out>& p) {
-  if constexpr (has_kernels<Scalar>) {
-    return backward_plan<Scalar>(p).bytes();
-  } else {
-    return 0;
-  }
+size_type bytes_on_kernels(const backward_problem<Scalar, Out>& p) {
+  return backward_plan<Scalar>(p).bytes();
 }
 
 template <typename Scalar, typename Out>
-void backward(const backward_problem<Scalar, Out>& p, workspace& memory) {
-  if constexpr (has_kernels<Scalar>) {
-    const backward_plan<Scalar> plan(p);
-    backward_run<Scalar, Out>(p, plan, memory.reserve(plan.bytes())).run();
-  } else {
-    reference_backward(p);
-  }
+void run_on_kernels(const backward_problem<Scalar, Out>& p, workspace& memory) {
+  const backward_plan<Scalar> plan(p);
+  backward_run<Scalar, Out>(p, plan, memory.reserve(plan.bytes())).run();
 }
+}  // namespace link_heed_kernels_built_with_the_same_flags
 
 }  // namespace detail
 HEED_NAMESPACE_END

@@ -63,6 +63,9 @@ struct backward_problem {
 template <typename Scalar, typename Out>
 void check_gradient_terms(const char* function, const backward_problem<Scalar, Out>& p) {
   const auto& forward = p.forward.terms;
+  if (forward.selected)
+    fail_with("heed::", function,
+              ": selected_keys has no gradient; give keep with the mask that the lists make");
   if (p.terms.grad_lse)
     check_row_numbers(function, "grad_lse", p.terms.grad_lse->view, p.forward.query, "n_q");
   const auto missing = [&](const char* what, const char* term) {
@@ -87,6 +90,14 @@ void check_gradient_terms(const char* function, const backward_problem<Scalar, O
     if (!term) missing(what, name);
     check_equal(function, what, gradient->count, "query's num_heads", p.forward.num_heads());
   };
+  const auto refuse = [&](bool given, const char* term) {
+    if (given)
+      fail_with("heed::", function, ": ", term,
+                " is a term of the forward call alone: its gradient is not computed");
+  };
+  refuse(forward.relative_keys.has_value(), "relative_keys");
+  refuse(forward.relative_values.has_value(), "relative_values");
+  refuse(forward.weight_function.run, "weight_function");
   check_heads("grad_sinks", "sinks", p.terms.grad_sinks, forward.sinks);
   check_heads("grad_logit_scales", "logit_scales", p.terms.grad_logit_scales, forward.logit_scales);
 }
@@ -109,6 +120,22 @@ void check_outputs_apart(const char* function, const backward_problem<Scalar, Ou
   are_apart({"grad_alibi", terms.grad_alibi}, {"grad_sinks", terms.grad_sinks}, "grad_logit_scales",
             terms.grad_logit_scales);
   are_apart({"grad_logit_scales", terms.grad_logit_scales}, no_output());
+}
+
+/// Checks all of a backward call.
+template <typename Scalar, typename Out>
+void check_backward(const char* function, const backward_problem<Scalar, Out>& p) {
+  const tensor_view<const Scalar>&query = p.forward.query, &key = p.forward.key.elements,
+                          &value = p.forward.value.elements;
+  check_scores(function, p.forward);
+  check_out(function, "out", p.out, query, value, "n_q");
+  check_row_numbers(function, "lse", p.lse, query, "n_q");
+  check_out(function, "grad_out", p.grad_out, query, value, "n_q");
+  check_same_sizes(function, "grad_query", p.grad_query, "query", query);
+  check_same_sizes(function, "grad_key", p.grad_key, "key", key);
+  check_same_sizes(function, "grad_value", p.grad_value, "value", value);
+  check_gradient_terms(function, p);
+  check_outputs_apart(function, p);
 }
 
 /// Checks every argument of `function` and makes the problem of them.
@@ -144,15 +171,7 @@ auto make_backward_problem(const char* function, const tensor_view<Query>& query
       grad_value,
       terms};
   p.forward.terms = terms;
-  check_scores(function, p.forward);
-  check_out(function, "out", p.out, query, value, "n_q");
-  check_row_numbers(function, "lse", p.lse, query, "n_q");
-  check_out(function, "grad_out", p.grad_out, query, value, "n_q");
-  check_same_sizes(function, "grad_query", grad_query, "query", query);
-  check_same_sizes(function, "grad_key", grad_key, "key", key);
-  check_same_sizes(function, "grad_value", grad_value, "value", value);
-  check_gradient_terms(function, p);
-  check_outputs_apart(function, p);
+  check_backward(function, p);
   return p;
 }
 

@@ -27,6 +27,8 @@ class caught_exception {
       if (!taken_.exchange(true)) first_ = std::current_exception();
     }
   }
+  /// Whether there is one.
+  bool taken() const { return taken_.load(); }
   /// Throws it, once all tasks have ended.
   void rethrow() {
     if (!taken_.load()) return;
@@ -44,6 +46,7 @@ class caught_exception {
   void guard(const Ask& ask) noexcept {
     ask();
   }
+  bool taken() const { return false; }
   void rethrow() {}
 #endif
 };

@@ -33,11 +33,41 @@ void check_options(const char* function, const attention_options& options) {
   check_execution(function, options.execution);
 }
 
+/// Lists of keys name no key that their sequence does not have.
+template <typename Scalar, typename Stored>
+void check_selected_keys(const char* function, const problem<Scalar, Stored>& p) {
+  if (!p.terms.selected) return;
+  constexpr const char* what = "selected_keys";
+  const auto& lists = p.terms.selected->view;
+  check_view(function, what, lists);
+  check_extent(function, what, "batch", lists.batch, p.query.batch);
+  check_extent(function, what, "n_q", lists.rows, p.query.rows);
+  if (lists.heads != 1 && lists.heads != p.key.heads && lists.heads != p.num_heads())
+    fail_with("heed::", function, ": ", what, " has num_heads ", lists.heads,
+              ", which is neither 1 nor the call's num_kv_heads ", p.key.heads,
+              " nor its num_heads ", p.num_heads());
+  product(function, "scratch for selected_keys, in bytes",
+          {lists.cols, size_type{sizeof(size_type)}, workers_of(p.options.execution)});
+  for (size_type b = 0; b < p.batch(); ++b)
+    for (size_type g = 0; g < (std::min)(lists.heads, p.num_heads()); ++g) {
+      const key_lists of_head = p.selected(b, g * (p.num_heads() / lists.heads));
+      for (size_type i = 0; i < (lists.rows == 1 ? (std::min)(p.n_q(b), size_type{1}) : p.n_q(b));
+           ++i) {
+        const key_list list = of_head.of(i);
+        for (size_type n = 0; n < list.count; ++n)
+          if (list[n] < -1 || list[n] >= p.n_kv(b))
+            fail_with("heed::", function, ": ", what, ": query ", i, " of batch entry ", b,
+                      " and head ", g, ": entry ", n, " is ", list[n], ", but n_kv is ", p.n_kv(b),
+                      " (and -1 is no key)");
+      }
+    }
+}
+
 template <typename Scalar, typename Stored>
 void check_terms(const char* function, const problem<Scalar, Stored>& p) {
   const auto& terms = p.terms;
-  const size_type batch = p.ragged() ? p.batch() : p.query.batch, heads = p.query.heads,
-                  n_q = p.query.rows, n_kv = p.key.rows;
+  const size_type batch = p.ragged() ? p.batch() : p.query.batch, heads = p.term_heads(),
+                  n_q = p.term_rows(), n_kv = p.term_columns();
   const auto check_mask = [&](const char* what, const auto& mask, size_type times,
                               const char* columns, size_type wanted) {
     check_view(function, what, mask);
@@ -71,6 +101,30 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     check_extent(function, what, "batch", term->view.batch, batch);
     check_view(function, what, term->view);
   };
+  const auto check_relative = [&](const char* what, const auto& term, const char* whose,
+                                  size_type head_dim) {
+    if (!term) return;
+    const auto& table = term->view;
+    check_view(function, what, table);
+    if (table.batch != 1)
+      fail_with("heed::", function, ": ", what, ": batch ", table.batch,
+                " is not that of a table for all, 1");
+    check_extent(function, what, "num_heads", table.heads, heads);
+    if (term->left < 0 || term->right < 0 || term->left >= table.rows ||
+        term->right != table.rows - 1 - term->left)
+      fail_with("heed::", function, ": ", what, ": ", table.rows, " rows are not those of ",
+                term->left, " places to the left, the query's own and ", term->right,
+                " to the right");
+    check_axis(function, what, "head_dim", table.cols, whose, head_dim);
+    if (table.col_stride != 1 && table.cols > 1)
+      fail_with("heed::", function, ": ", what,
+                ": the numbers of a row must be side by side in memory, but are ", table.col_stride,
+                " apart");
+    product(function, "scratch for relative positions, in bytes",
+            {table.rows, size_type{1} << 16, workers_of(p.options.execution)});
+  };
+  check_relative("relative_keys", terms.relative_keys, "query", p.query.cols);
+  check_relative("relative_values", terms.relative_values, "value", p.value.cols);
   check_entries("alibi: slopes", terms.alibi);
   check_entries("max_logits", terms.max_logits);
   if (terms.max_logits && terms.sinks)
@@ -107,9 +161,12 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
                   " ", limit(b));
   };
   check_entries_of("query_lengths", "query_lengths: entries", terms.query_lengths, "n_q is",
-                   [&](size_type b) { return p.stored_queries(b); });
-  check_entries_of("key_lengths", "key_lengths: entries", terms.key_lengths, "kv_length is",
-                   [&](size_type b) { return p.stored_keys(b); });
+                   [&](size_type b) {
+                     return p.whole.places ? p.whole.places[b].queries : p.stored_queries(b);
+                   });
+  check_entries_of(
+      "key_lengths", "key_lengths: entries", terms.key_lengths, "kv_length is",
+      [&](size_type b) { return p.whole.places ? p.whole.places[b].keys : p.stored_keys(b); });
   check_entries_of("first_keys", "first_keys: entries", terms.first_keys,
                    "the keys of the sequence end at",
                    [&](size_type b) { return p.key.dropped_from(b) + p.key_end(b); });
@@ -127,6 +184,7 @@ void check_terms(const char* function, const problem<Scalar, Stored>& p) {
     check_equal(function, "blocks: n_q", mask->n_q(), "query's n_q", n_q);
     check_equal(function, "blocks: n_kv", mask->n_kv(), "key's kv_length", n_kv);
   }
+  check_selected_keys(function, p);
   if (!(terms.dropout.probability >= 0 && terms.dropout.probability < 1))
     fail_with("heed::", function, ": dropout: probability must be in [0, 1), but is ",
               terms.dropout.probability);
@@ -140,17 +198,19 @@ void check_apart_from_inputs(const char* function, const problem<Scalar, Stored>
                              const Others&... others) {
   const auto &key = p.key, &value = p.value;
   const auto& terms = p.terms;
-  check_apart(
-      function, first, second, "query", p.query, "key", key.elements, "value", value.elements,
-      "keep", terms.keep, "keep", terms.keep_bytes, "keep_bits", terms.keep_bits, "keep_each",
-      terms.keep_each, "packed_keep_bits", terms.packed_bits, "packed_keep_bits: starts",
-      terms.packed_bits ? terms.packed_bits->starts : index_list(), "bias", terms.bias, "bias_each",
-      terms.bias_each, "alibi: slopes", terms.alibi, "sinks: logits", terms.sinks,
-      "logit_scales: factors", terms.logit_scales, "query_lengths", terms.query_lengths,
-      "key_lengths", terms.key_lengths, "first_keys", terms.first_keys, "query_starts",
-      p.query_starts(), "key_starts", p.key_starts(), "key's scales", key.scales, "value's scales",
-      value.scales, "the table of pages", key.table.region(), "the table's starts",
-      key.table.starts(), "lengths", key.lengths, "sequences", key.sequences, others...);
+  check_apart(function, first, second, "query", p.query, "key", key.elements, "value",
+              value.elements, "keep", terms.keep, "keep", terms.keep_bytes, "keep_bits",
+              terms.keep_bits, "keep_each", terms.keep_each, "packed_keep_bits", terms.packed_bits,
+              "packed_keep_bits: starts",
+              terms.packed_bits ? terms.packed_bits->starts : index_list(), "selected_keys",
+              terms.selected, "bias", terms.bias, "bias_each", terms.bias_each, "relative_keys",
+              terms.relative_keys, "relative_values", terms.relative_values, "alibi: slopes",
+              terms.alibi, "sinks: logits", terms.sinks, "logit_scales: factors",
+              terms.logit_scales, "query_lengths", terms.query_lengths, "key_lengths",
+              terms.key_lengths, "first_keys", terms.first_keys, "query_starts", p.query_starts(),
+              "key_starts", p.key_starts(), "key's scales", key.scales, "value's scales",
+              value.scales, "the table of pages", key.table.region(), "the table's starts",
+              key.table.starts(), "lengths", key.lengths, "sequences", key.sequences, others...);
 }
 
 /// The bytes that a plan sets aside must be a number.

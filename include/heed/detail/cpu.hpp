@@ -1,6 +1,6 @@
 #pragma once
 
-#include <heed/detail/simd/region.hpp>
+#include <heed/detail/architecture.hpp>
 #include <heed/types.hpp>
 
 #if HEED_X86

@@ -1,7 +1,6 @@
 #pragma once
 
-#include <heed/detail/instances.hpp>
-#include <heed/detail/kernels.hpp>
+#include <heed/detail/kernel_tables.hpp>
 #include <heed/detail/storage.hpp>
 #include <heed/detail/stored.hpp>
 #include <heed/isa.hpp>
@@ -9,6 +8,10 @@
 
 #include <cstdint>
 #include <type_traits>
+
+#ifndef HEED_EXTERN_KERNELS  // then they are compiled elsewhere, see instances.hpp
+#include <heed/detail/kernels.hpp>
+#endif
 
 HEED_NAMESPACE_BEGIN
 namespace detail {
@@ -31,11 +34,12 @@ stored_rows<kernel_scalar<Stored>> kernel_rows(const stored_rows<Stored>& from) 
   to.page_stride = from.page_stride;
   to.scales = from.scales, to.scale_row = from.scale_row,
   to.scale_page_stride = from.scale_page_stride;
+  to.selected = from.selected;
   return to;
 }
 
 /// The one place that goes from an instruction set to its kernels: choose(kernels of it), see
-/// kernel/all.inc.
+/// kernel_tables.hpp.
 template <typename Choose>
 auto with_kernels(isa target, const Choose& choose) {
   switch (resolve(target)) {

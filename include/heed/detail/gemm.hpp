@@ -65,10 +65,10 @@ gemm_plan plan_projections(const matrix_view<const Scalar>& x,
 }
 
 /// x times every weight on the kernels.
-template <typename Scalar, std::size_t Count, typename Memory>
+template <typename Scalar, std::size_t Count>
 void project_on_kernels(const matrix_view<const Scalar>& x,
                         const projection<Scalar> (&projections)[Count],
-                        const attention_options& options, Memory& memory) {
+                        const attention_options& options, workspace& memory) {
   using In = kernel_scalar<Scalar>;
   const gemm_kernel<In> kernel = select_gemm<In>(options.execution.target);
   const gemm_plan plan = plan_projections(x, projections, options);
@@ -132,11 +132,10 @@ auto as_eigen(const matrix_view<Scalar>& m) {
   return map(m.data, m.rows, m.cols, {m.col_stride, m.row_stride});
 }
 
-/// out = x weight for every weight, all sizes checked. Memory is a workspace, or what is left of
-/// one.
-template <typename Scalar, std::size_t Count, typename Memory>
+/// out = x weight for every weight, all sizes checked.
+template <typename Scalar, std::size_t Count>
 void project(const matrix_view<const Scalar>& x, const projection<Scalar> (&projections)[Count],
-             const attention_options& options, Memory& memory) {
+             const attention_options& options, workspace& memory) {
   if constexpr (!has_kernels<Scalar>) {
     for (const projection<Scalar>& p : projections)
       as_eigen(p.out) = as_eigen(x) * as_eigen(p.weight);

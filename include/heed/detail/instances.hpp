@@ -1,125 +1,97 @@
 #pragma once
 
+#include <heed/detail/backward_plan.hpp>
 #include <heed/detail/kernels.hpp>
+#include <heed/detail/linear_plan.hpp>
+#include <heed/detail/plan.hpp>
 
 #include <cstdint>
 
-// The kernels of a program may be compiled once instead of in every file that calls them: build
-// every file with -DHEED_EXTERN_KERNELS, and let one (or one for each set) say, at namespace scope
-// after #include <heed/heed.hpp>,
+// The kernels of a program, and the plans by which calls run on them, may be compiled once instead
+// of in every file that calls them. Files built with -DHEED_EXTERN_KERNELS do not even read their
+// text; one file, or one for each line, has
+//   #include <heed/detail/instances.hpp>
+//   HEED_DEFINE_PLANS
 //   HEED_DEFINE_KERNELS(baseline)
 //   HEED_DEFINE_KERNELS(avx2)
 //   HEED_DEFINE_KERNELS(avx512)       (and the one kernel of avx512_bf16)
-// where the last two are nothing on other CPUs than x86-64.
-// All with the same compiler flags; other flags are another ABI namespace, and the linker says what
-// is missing.
+// at namespace scope, of which the last two are nothing on other CPUs than x86-64. The target
+// heed::kernels is these files. All are built with the same compiler flags; other flags are another
+// ABI namespace, and the linker says what is missing (kernel_tables.hpp).
 
-#define HEED_FORWARD_KERNELS(keyword, set, In)                     \
-  keyword template void set::forward<set::f32, In, float>(         \
-      const forward_params<In, float, float>&) noexcept;           \
-  keyword template void set::forward<set::f32, In, bfloat16_bits>( \
-      const forward_params<In, bfloat16_bits, float>&) noexcept;   \
-  keyword template void set::forward<set::f32, In, half_bits>(     \
-      const forward_params<In, half_bits, float>&) noexcept;       \
-  keyword template void set::forward<set::f32, In, std::int8_t>(   \
-      const forward_params<In, std::int8_t, float>&) noexcept;     \
-  keyword template void set::forward<set::f32, In, int8_block>(    \
-      const forward_params<In, int8_block, float>&) noexcept;      \
-  keyword template void set::forward<set::f32, In, int4_block>(    \
-      const forward_params<In, int4_block, float>&) noexcept;      \
-  keyword template void set::forward<set::f32, In, float8_e4m3>(   \
-      const forward_params<In, float8_e4m3, float>&) noexcept;     \
-  keyword template void set::forward<set::f32, In, float8_e5m2>(   \
-      const forward_params<In, float8_e5m2, float>&) noexcept;
+// Queries of one type against keys and values of each type that they are stored in.
+#define HEED_EACH_STORED(define, set, In, half, bfloat16)                                     \
+  define(set, In, float, float) define(set, In, half, float) define(set, In, bfloat16, float) \
+      define(set, In, std::int8_t, float) define(set, In, int8_block, float)                  \
+          define(set, In, int4_block, float) define(set, In, float8_e4m3, float)              \
+              define(set, In, float8_e5m2, float)
+#define HEED_EACH_ATTENTION(define, set, half, bfloat16)  \
+  HEED_EACH_STORED(define, set, float, half, bfloat16)    \
+  HEED_EACH_STORED(define, set, half, half, bfloat16)     \
+  HEED_EACH_STORED(define, set, bfloat16, half, bfloat16) \
+  define(set, double, double, double)
 
-#define HEED_PRODUCT_KERNELS(keyword, set, V, In)                               \
-  keyword template void set::gemm<set::V, In>(const gemm_params<In>&) noexcept; \
-  keyword template void set::gemm_few<set::V, In>(const gemm_params<In>&) noexcept;
+// A gradient is stored in the type of its inputs, or in float.
+#define HEED_EACH_GRADIENT(define, set, half, bfloat16)                      \
+  define(set, float, float, float) define(set, half, half, float)            \
+      define(set, bfloat16, bfloat16, float) define(set, half, float, float) \
+          define(set, bfloat16, float, float) define(set, double, double, double)
 
-#define HEED_MERGE_KERNEL(keyword, set, V, Out, Acc)                                          \
-  keyword template void set::merge_row<set::V, Out>(const Acc*, const Acc*, size, size, size, \
-                                                    Out*, size) noexcept;
+#define HEED_EACH_SCALAR(define, set, half, bfloat16)                             \
+  define(set, float, float) define(set, half, float) define(set, bfloat16, float) \
+      define(set, double, double)
 
-#define HEED_DECODE_KERNELS(keyword, set, V, Stored, Acc)                                      \
-  keyword template void set::load_block<set::V, Stored>(const Stored*, size, size, size, size, \
-                                                        Acc*, size) noexcept;                  \
-  keyword template void set::decode<set::V, Stored>(const decode_params<Stored, Acc>*, size,   \
-                                                    const decode_copies<Acc>&) noexcept;
+#define HEED_DEFINE_ATTENTION(set, In, Stored, Acc)                                    \
+  template forward_kernel<In, Stored, Acc> set::kernels::attention<In, Stored, Acc>(); \
+  template decode_kernel<In, Stored, Acc> set::kernels::decoding<In, Stored, Acc>();
+#define HEED_DEFINE_GRADIENT(set, In, Out, Acc) \
+  template backward_kernel<In, Out, Acc> set::kernels::gradient<In, Out, Acc>();
+#define HEED_DEFINE_OTHERS(set, In, Acc)                \
+  template gemm_kernel<In> set::kernels::product<In>(); \
+  template linear_kernel<In, Acc> set::kernels::recurrence<In, Acc>();
+#define HEED_DEFINE_SET(set)                                                \
+  HEED_EACH_ATTENTION(HEED_DEFINE_ATTENTION, set, half_bits, bfloat16_bits) \
+  HEED_EACH_GRADIENT(HEED_DEFINE_GRADIENT, set, half_bits, bfloat16_bits)   \
+  HEED_EACH_SCALAR(HEED_DEFINE_OTHERS, set, half_bits, bfloat16_bits)
 
-#define HEED_BACKWARD_ROWS_KERNEL(keyword, set, V, In, Out, Acc) \
-  keyword template void set::measure_rows<set::V, In, Out>(      \
-      const row_statistics<In, Out, Acc>&) noexcept;
-
-#define HEED_BACKWARD_KERNELS(keyword, set, V, In, Acc)                                       \
-  HEED_BACKWARD_ROWS_KERNEL(keyword, set, V, In, In, Acc)                                     \
-  keyword template void set::begin_keys<set::V, In>(const backward_task<In, Acc>&) noexcept;  \
-  keyword template void set::add_key_grads<set::V, In>(                                       \
-      const backward_task<In, Acc>&, const backward_head<In, Acc>&, size) noexcept;           \
-  keyword template void set::add_query_grads<set::V, In>(                                     \
-      const backward_task<In, Acc>&, const backward_head<In, Acc>&, size) noexcept;           \
-  keyword template void set::end_keys<set::V, In>(const backward_task<In, Acc>&) noexcept;    \
-  keyword template void set::store_block<set::V, In>(const Acc*, size, size, size, In*, size, \
-                                                     size) noexcept;
-
-// What a set has besides.
-#define HEED_OTHER_KERNELS_baseline(keyword)
-#define HEED_OTHER_KERNELS_avx2(keyword)
-#if HEED_X86_BF16
-#define HEED_OTHER_KERNELS_avx512(keyword)                                               \
-  keyword template void avx512_bf16::forward<avx512::f32, bfloat16_bits, bfloat16_bits>( \
-      const forward_params<bfloat16_bits, bfloat16_bits, float>&) noexcept;
-#else
-#define HEED_OTHER_KERNELS_avx512(keyword)
-#endif
-
-#define HEED_KERNELS(keyword, set)                                          \
-  namespace heed {                                                          \
-  inline namespace HEED_ABI {                                               \
-  namespace detail {                                                        \
-  HEED_FORWARD_KERNELS(keyword, set, float)                                 \
-  HEED_FORWARD_KERNELS(keyword, set, bfloat16_bits)                         \
-  HEED_FORWARD_KERNELS(keyword, set, half_bits)                             \
-  keyword template void set::forward<set::f64, double, double>(             \
-      const forward_params<double, double, double>&) noexcept;              \
-  HEED_DECODE_KERNELS(keyword, set, f32, float, float)                      \
-  HEED_DECODE_KERNELS(keyword, set, f32, bfloat16_bits, float)              \
-  HEED_DECODE_KERNELS(keyword, set, f32, half_bits, float)                  \
-  HEED_DECODE_KERNELS(keyword, set, f32, std::int8_t, float)                \
-  HEED_DECODE_KERNELS(keyword, set, f32, int8_block, float)                 \
-  HEED_DECODE_KERNELS(keyword, set, f32, int4_block, float)                 \
-  HEED_DECODE_KERNELS(keyword, set, f32, float8_e4m3, float)                \
-  HEED_DECODE_KERNELS(keyword, set, f32, float8_e5m2, float)                \
-  HEED_DECODE_KERNELS(keyword, set, f64, double, double)                    \
-  HEED_MERGE_KERNEL(keyword, set, f32, float, float)                        \
-  HEED_MERGE_KERNEL(keyword, set, f32, bfloat16_bits, float)                \
-  HEED_MERGE_KERNEL(keyword, set, f32, half_bits, float)                    \
-  HEED_MERGE_KERNEL(keyword, set, f64, double, double)                      \
-  HEED_BACKWARD_KERNELS(keyword, set, f32, float, float)                    \
-  HEED_BACKWARD_KERNELS(keyword, set, f32, bfloat16_bits, float)            \
-  HEED_BACKWARD_KERNELS(keyword, set, f32, half_bits, float)                \
-  HEED_BACKWARD_KERNELS(keyword, set, f64, double, double)                  \
-  HEED_BACKWARD_ROWS_KERNEL(keyword, set, f32, bfloat16_bits, float, float) \
-  HEED_BACKWARD_ROWS_KERNEL(keyword, set, f32, half_bits, float, float)     \
-  HEED_PRODUCT_KERNELS(keyword, set, f32, float)                            \
-  HEED_PRODUCT_KERNELS(keyword, set, f32, bfloat16_bits)                    \
-  HEED_PRODUCT_KERNELS(keyword, set, f32, half_bits)                        \
-  HEED_PRODUCT_KERNELS(keyword, set, f64, double)                           \
-  HEED_OTHER_KERNELS_##set(keyword)                                         \
-  }                                                                         \
-  }                                                                         \
-  }
-
-#define HEED_KERNELS_baseline(keyword) HEED_KERNELS(keyword, baseline)
+#define HEED_DEFINE_SET_baseline HEED_DEFINE_SET(baseline)
 #if HEED_X86
-#define HEED_KERNELS_avx2(keyword) HEED_KERNELS(keyword, avx2)
-#define HEED_KERNELS_avx512(keyword) HEED_KERNELS(keyword, avx512)
+#define HEED_DEFINE_SET_avx2 HEED_DEFINE_SET(avx2)
 #else
-#define HEED_KERNELS_avx2(keyword)
-#define HEED_KERNELS_avx512(keyword)
+#define HEED_DEFINE_SET_avx2
+#endif
+#if HEED_X86_BF16
+#define HEED_DEFINE_SET_avx512                                 \
+  HEED_DEFINE_SET(avx512)                                      \
+  template forward_kernel<bfloat16_bits, bfloat16_bits, float> \
+  avx512_bf16::kernels::attention_in_pairs<bfloat16_bits>();
+#elif HEED_X86
+#define HEED_DEFINE_SET_avx512 HEED_DEFINE_SET(avx512)
+#else
+#define HEED_DEFINE_SET_avx512
 #endif
 
-#define HEED_DEFINE_KERNELS(set) HEED_KERNELS_##set()
+#define HEED_DEFINE_KERNELS(set) \
+  HEED_NAMESPACE_BEGIN           \
+  namespace detail {             \
+  HEED_DEFINE_SET_##set          \
+  }                              \
+  HEED_NAMESPACE_END
 
-#ifdef HEED_EXTERN_KERNELS
-HEED_KERNELS_baseline(extern) HEED_KERNELS_avx2(extern) HEED_KERNELS_avx512(extern)
-#endif
+#define HEED_DEFINE_FORWARD_PLAN(set, Scalar, Stored, Acc)           \
+  template void run_on_kernels(problem<Scalar, Stored>, workspace&); \
+  template size_type bytes_on_kernels(const problem<Scalar, Stored>&);
+#define HEED_DEFINE_BACKWARD_PLAN(set, Scalar, Out, Acc)                          \
+  template void run_on_kernels(const backward_problem<Scalar, Out>&, workspace&); \
+  template size_type bytes_on_kernels(const backward_problem<Scalar, Out>&);
+#define HEED_DEFINE_LINEAR_PLAN(set, Scalar, Acc)                          \
+  template void run_on_kernels(const linear_problem<Scalar>&, workspace&); \
+  template size_type bytes_on_kernels(const linear_problem<Scalar>&);
+#define HEED_DEFINE_PLANS                                                       \
+  HEED_NAMESPACE_BEGIN                                                          \
+  namespace detail {                                                            \
+  HEED_EACH_ATTENTION(HEED_DEFINE_FORWARD_PLAN, , Eigen::half, Eigen::bfloat16) \
+  HEED_EACH_GRADIENT(HEED_DEFINE_BACKWARD_PLAN, , Eigen::half, Eigen::bfloat16) \
+  HEED_EACH_SCALAR(HEED_DEFINE_LINEAR_PLAN, , Eigen::half, Eigen::bfloat16)     \
+  }                                                                             \
+  HEED_NAMESPACE_END

@@ -1,8 +1,7 @@
 #pragma once
 
 #include <heed/detail/cpu.hpp>
-#include <heed/detail/dispatch.hpp>
-#include <heed/detail/linear_problem.hpp>
+#include <heed/detail/run_linear.hpp>
 #include <heed/workspace.hpp>
 
 #include <algorithm>
@@ -115,9 +114,9 @@ void run_in_turns(const linear_kernel<In, Acc>& kernel, linear_params<In, Acc>* 
     }
 }
 
-/// Runs a checked problem chunk by chunk on the kernels.
+inline namespace link_heed_kernels_built_with_the_same_flags {
 template <typename Scalar>
-void chunked_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
+void run_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
   using In = kernel_scalar<Scalar>;
   using Acc = accumulator_t<Scalar>;
   const linear_kernel<In, Acc> kernel = select_linear<In, Acc>(p.options.execution.target);
@@ -144,32 +143,13 @@ void chunked_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
                 });
 }
 
-/// Whether there is something for the kernels to read, and something to read it with.
 template <typename Scalar>
-bool is_chunked(const linear_problem<Scalar>& p) {
-  return p.group() > 0 && p.heads() > 0 && p.key.cols > 0;
+size_type bytes_on_kernels(const linear_problem<Scalar>& p) {
+  const auto plan = plan_linear(
+      p, select_linear<kernel_scalar<Scalar>, accumulator_t<Scalar>>(p.options.execution.target));
+  return plan.workers * plan.worker_bytes;
 }
-
-/// Runs a checked problem chunk by chunk, or token by token where its scalar has no kernel.
-template <typename Scalar>
-void chunked(const linear_problem<Scalar>& p, workspace& memory) {
-  if constexpr (has_kernels<Scalar>)
-    if (is_chunked(p)) return chunked_on_kernels(p, memory);
-  recurrent(p);
-}
-
-/// Bytes of the workspace that a checked problem takes.
-template <typename Scalar>
-size_type bytes_of(const linear_problem<Scalar>& p) {
-  if constexpr (has_kernels<Scalar>) {
-    if (!is_chunked(p)) return 0;
-    const auto plan = plan_linear(
-        p, select_linear<kernel_scalar<Scalar>, accumulator_t<Scalar>>(p.options.execution.target));
-    return plan.workers * plan.worker_bytes;
-  } else {
-    return 0;
-  }
-}
+}  // namespace link_heed_kernels_built_with_the_same_flags
 
 }  // namespace detail
 HEED_NAMESPACE_END

@@ -98,6 +98,21 @@ struct block_mask_params {
   }
 };
 
+/// A table of relative positions: a row of `cols` numbers, which are side by side, for each
+/// distance from a query to a key, from `left` before it to `right` after it; the first and the
+/// last row are those of keys further away too.
+template <typename Acc>
+struct relative_rows {
+  const Acc* data = nullptr;  // null: no such table
+  size row = 0, cols = 0, left = 0, right = 0;
+
+  constexpr size count() const { return data ? left + 1 + right : 0; }
+  /// The row of a key that is `steps` after its query.
+  constexpr const Acc* at(size steps) const {
+    return data + (left + (steps < -left ? -left : steps > right ? right : steps)) * row;
+  }
+};
+
 /// What the numbers of a bias are: of the scores' type or, beside floats, of 16 bits.
 enum class bias_numbers : std::uint8_t { scores, half, bfloat16 };
 
@@ -106,14 +121,15 @@ enum class bias_numbers : std::uint8_t { scores, half, bfloat16 };
 /// are there: a new term is added to all of these, to score.hpp and to kernel/score.inc.
 template <typename Acc>
 struct score_params {
+  relative_rows<Acc> relative_keys, relative_values;  // are added to keys and to values
+  size distance_offset = 0;  // query i stands at key i + distance_offset, for these and for ALiBi
   Acc scale = 1;
   Acc softcap = 0;             // 0: off
   const void* bias = nullptr;  // number i * bias_row + j * bias_col of these; -inf masks
   bias_numbers bias_type = bias_numbers::scores;
   size bias_row = 0, bias_col = 0;
   bool has_alibi = false;  // a slope of 0 may be one that is learned
-  Acc alibi_slope = 0;     // adds -slope * |i + alibi_offset - j|
-  size alibi_offset = 0;
+  Acc alibi_slope = 0;     // adds -slope * |i + distance_offset - j|
   block_hook<Acc>
       score_hook;  // the user's score function, in natural units; a score it makes -inf is masked
   block_hook<Acc> slope_hook;  // its derivative, where a gradient is taken
@@ -125,6 +141,8 @@ struct score_params {
   bool has_sink = false;
   Acc sink = 0;                 // joins the denominator, has no value
   block_hook<Acc> weight_hook;  // dropout: changes exp(s - max) after it has been summed
+  bool final_weights = false;   // weight_hook, with a weight function, gets the weight itself, and
+                                // -1 for what is hidden
   size b = 0, h = 0;            // which head of which sequence this is, for the hooks
   bool natural = false;  // kernels keep scores in natural units, as the gradient does: what it
                          // takes of them is then as exact as the formula
@@ -133,7 +151,7 @@ struct score_params {
   /// With a slope that is 0 there is nothing to add.
   bool sloped() const { return alibi_slope != 0; }
   /// Whether scores are more than scaled dot products before a score function sees them.
-  bool changes_scores() const { return capped() || bias || sloped(); }
+  bool changes_scores() const { return relative_keys.data || capped() || bias || sloped(); }
   /// Whether one of the queries [i, i + ni) may not see one of the keys [j, j + nj), for another
   /// reason than mask_hook or blocks.
   bool may_hide(size i, size ni, size j, size nj) const {
@@ -154,7 +172,7 @@ struct score_params {
     t.bias_row = bias_col, t.bias_col = bias_row;
     t.keep_row = keep_col, t.keep_col = keep_row;
     t.band.low = -band.high, t.band.high = -band.low;
-    t.alibi_offset = -alibi_offset;
+    t.distance_offset = -distance_offset;
     return t;
   }
 };
@@ -175,20 +193,24 @@ struct stored_rows {
   size scale_row = 0, scale_page_stride = 0;
   bool gather = false;  // a block of rows is copied before it is multiplied, though a kernel could
                         // read it in place
+  const size* selected = nullptr;  // rows are selected[0], selected[1], ... of these; null: all
 
   const Stored* row_at(size j) const {
+    if (selected) j = selected[j];
     if (!pages.data) return data + j * row;
     j += first;
     return data + pages[j / page_rows] * page_stride + j % page_rows * row;
   }
   /// The scale of row j; those of the rows of its run are scale_row apart.
   const float* scale_at(size j) const {
+    if (selected) j = selected[j];
     if (!pages.data) return scales + j * scale_row;
     j += first;
     return scales + pages[j / page_rows] * scale_page_stride + j % page_rows * scale_row;
   }
   /// How many of the `most` rows from j on are one stride apart.
   size run_at(size j, size most) const {
+    if (selected) return 1;
     if (!pages.data) return most;
     const size left = page_rows - (first + j) % page_rows;
     return left < most ? left : most;
@@ -235,6 +257,7 @@ struct forward_params {
 
 /// Keys whose scores are in scratch at a time.
 constexpr size forward_block = 128;
+constexpr size scratch_rows(size n_kv) { return n_kv < forward_block ? n_kv : forward_block; }
 
 /// Pieces of scratch begin at a cache line.
 constexpr size padded_bytes(size n) { return (n + 63) & ~size{63}; }
@@ -266,24 +289,51 @@ Element* scratch_at(void* scratch, size offset) {
   return reinterpret_cast<Element*>(static_cast<unsigned char*>(scratch) + offset);
 }
 
-/// Where the forward kernel, with blocks of `width` queries, keeps what: packed queries and sums of
-/// values of each block that goes together, the scores, which pairs are seen, a part of the sums,
-/// and (with `copies`) a block of keys and of values.
+/// A block of queries keeps a number for each of its lanes and each row of a table of relative
+/// positions. Those of a lane begin one place after those of the lane before it, so what all lanes
+/// have for one key is side by side, at one place. The first place and the last stand for all keys
+/// that are as far away for every lane.
+struct key_places {
+  size first, last;
+
+  template <typename Acc>
+  static constexpr key_places of(const relative_rows<Acc>& table, size distance_offset, size i0,
+                                 size width) {
+    return {table.left - distance_offset - i0, table.count() + width - 1};
+  }
+  constexpr size at(size j) const {
+    return j + first < 0 ? 0 : j + first > last ? last : j + first;
+  }
+};
+/// Numbers at all of its places.
+constexpr size size_of_places(size width, size table_rows) {
+  return table_rows > 0 ? (table_rows + width) * width : 0;
+}
+
+/// Where the forward kernel, with blocks of `width` queries, keeps what: packed queries, sums of
+/// values and what tables of so many rows take, of each block that goes together, the scores, which
+/// pairs are seen, a part of the sums, and (with `copies`) a block of keys and of values.
 template <typename Acc>
 struct forward_layout : scratch_layout {
-  size query_size, sums_size;  // elements of one block of queries
+  size query_size, sums_size, products_size, bins_size;  // elements of one block of queries
   size queries, scores, seen, part, key_copy, value_copy;
 
-  forward_layout(size width, size query_blocks, size d_k, size d_v, size n_kv, bool copies)
-      : query_size(width * padded_row(d_k)), sums_size(width * padded_row(d_v)) {
-    const size block = n_kv < forward_block ? n_kv : forward_block, copied = copies ? block : 0;
-    queries = take<Acc>(query_blocks * (query_size + sums_size));
+  forward_layout(size width, size query_blocks, size d_k, size d_v, size n_kv, bool copies,
+                 size relative_keys, size relative_values)
+      : query_size(width * padded_row(d_k)),
+        sums_size(width * padded_row(d_v)),
+        products_size(size_of_places(width, relative_keys)),
+        bins_size(size_of_places(width, relative_values)) {
+    const size block = scratch_rows(n_kv), copied = copies ? block : 0;
+    queries = take<Acc>(query_blocks * block_size());
     scores = take<Acc>(block * width);
     seen = take<bool>(block * width);
     part = take<Acc>(sums_size);
     key_copy = take<Acc>(copied * padded_row(d_k));
     value_copy = take<Acc>(copied * padded_row(d_v));
   }
+  /// Elements of one block of queries, in this order.
+  size block_size() const { return query_size + sums_size + products_size + bins_size; }
 };
 
 /// The forward kernel of one instruction set.

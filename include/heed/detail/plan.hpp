@@ -3,9 +3,8 @@
 #include <heed/detail/cpu.hpp>
 #include <heed/detail/decode_plan.hpp>
 #include <heed/detail/dispatch.hpp>
-#include <heed/detail/make_problem.hpp>
+#include <heed/detail/run_forward.hpp>
 #include <heed/executor.hpp>
-#include <heed/streaming.hpp>
 #include <heed/workspace.hpp>
 
 #include <algorithm>
@@ -75,6 +74,9 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, size_type width, con
   if (longest == 0 || p.num_heads() == 0) return plan;
   const size_type d_k = p.query.cols, d_v = p.value.cols, element = size_type{sizeof(Acc)};
   const size_type blocks = (longest + width - 1) / width, level2 = level2_cache();
+  const auto& terms = p.terms;
+  const size_type relative_keys = terms.relative_keys ? terms.relative_keys->view.rows : 0,
+                  relative_values = terms.relative_values ? terms.relative_values->view.rows : 0;
 
   plan.gather_value = far_apart(p.value);
   plan.gather_key =
@@ -87,7 +89,10 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, size_type width, con
   // queries as keep some of it free.
   size_type most = 1;
   if (copies || p.key.rows * (d_k + d_v) * element > level2 / 2) {
-    const size_type each = width * (padded_row(d_k) + padded_row(d_v)) * element,
+    const size_type each = (width * (padded_row(d_k) + padded_row(d_v)) +
+                            size_of_places(width, relative_keys) +
+                            size_of_places(width, relative_values)) *
+                           element,
                     room = size_type{320} << 10;
     if (each > 0) most = (gathers ? (std::max)(room, level2 / 16 * 9) : room) / each;
     most = (std::max)(size_type{1}, (std::min)(most, gathers ? forward_blocks_limit : 8));
@@ -133,8 +138,9 @@ forward_plan plan_forward(const problem<Scalar, Stored>& p, size_type width, con
   plan.workers = workers_of(p.options.execution, plan.tasks);
   plan.head_bytes = padded_bytes(plan.heads * size_type{sizeof(head_type)});
   plan.worker_bytes =
-      plan.head_bytes +
-      forward_layout<Acc>(width, plan.query_blocks, d_k, d_v, p.key.rows, copies).bytes();
+      plan.head_bytes + forward_layout<Acc>(width, plan.query_blocks, d_k, d_v, p.key.rows, copies,
+                                            relative_keys, relative_values)
+                            .bytes();
   if (plan.tasks > 0) plan.bytes = plan.worker_bytes * plan.workers;
   return plan;
 }
@@ -171,16 +177,6 @@ call_plan plan_call(const problem<Scalar, Stored>& p) {
     plan.bytes =
         plan.largest + p.query.batch * p.query.heads * p.query.rows * size_type{sizeof(Acc)};
   return plan;
-}
-
-/// Bytes of the workspace that a checked problem takes.
-template <typename Scalar, typename Stored>
-size_type bytes_of(const problem<Scalar, Stored>& p) {
-  if constexpr (has_kernels<Scalar, Stored>) {
-    return plan_call(p).bytes;
-  } else {
-    return 0;
-  }
 }
 
 /// Runs a problem on the forward kernel as planned: a task is some blocks of queries of one head,
@@ -229,23 +225,25 @@ void forward_blocks(const problem<Scalar, Stored>& p, const forward_plan& plan, 
       });
 }
 
-/// Runs a checked problem: each sequence on the path that is best for its queries and keys,
-/// whatever its neighbours are. Memory is a workspace, or what is left of one.
-template <typename Scalar, typename Stored, typename Memory>
-void forward(problem<Scalar, Stored> p, Memory& memory) {
-  if constexpr (has_kernels<Scalar, Stored>) {
-    const call_plan plan = plan_call(p);
-    void* const scratch = memory.reserve(plan.bytes);
-    if (p.terms.max_logits) p.largest = scratch_at<accumulator_t<Scalar>>(scratch, plan.largest);
-    decode(p, plan.decode, scratch, [&p](size_type b) { return is_decode(p, b); });
-    forward_blocks(p, plan.blocks, scratch);
-    p.write_other_rows();
-    p.write_max_logits();
-    p.rethrow();
-  } else {
-    streaming(p);
-  }
+inline namespace link_heed_kernels_built_with_the_same_flags {
+template <typename Scalar, typename Stored>
+void run_on_kernels(problem<Scalar, Stored> p, workspace& memory) {
+  const call_plan plan = plan_call(p);
+  void* const scratch = memory.reserve(plan.bytes);
+  p.gathers = p.terms.gathers_keys();
+  if (p.terms.max_logits) p.largest = scratch_at<accumulator_t<Scalar>>(scratch, plan.largest);
+  decode(p, plan.decode, scratch, [&p](size_type b) { return is_decode(p, b); });
+  forward_blocks(p, plan.blocks, scratch);
+  p.write_other_rows();
+  p.write_max_logits();
+  p.rethrow();
 }
+
+template <typename Scalar, typename Stored>
+size_type bytes_on_kernels(const problem<Scalar, Stored>& p) {
+  return plan_call(p).bytes;
+}
+}  // namespace link_heed_kernels_built_with_the_same_flags
 
 }  // namespace detail
 HEED_NAMESPACE_END

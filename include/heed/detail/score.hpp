@@ -51,10 +51,26 @@ bool visible(const score_params<Acc>& score, size i, size j) {
          !is_negative_infinity(hooked(score.mask_hook, score, Acc(0), i, j));
 }
 
+/// The row of a table of relative positions that key j has for query i; null without a table.
+template <typename Acc>
+const Acc* relative_row(const score_params<Acc>& score, const relative_rows<Acc>& table, size i,
+                        size j) {
+  return table.data ? table.at(j - i - score.distance_offset) : nullptr;
+}
+
+/// The dot product of query i with key j together with what a key at its distance has in a table:
+/// query(c) is element c of the query.
+template <typename Acc, typename Query>
+Acc with_relative_key(const score_params<Acc>& score, Acc dot, const Query& query, size i, size j) {
+  if (const Acc* const row = relative_row(score, score.relative_keys, i, j))
+    for (size c = 0; c < score.relative_keys.cols; ++c) dot += Acc(Acc(query(c)) * row[c]);
+  return dot;
+}
+
 /// How far key j is from query i, as ALiBi counts it.
 template <typename Acc>
 Acc distance(const score_params<Acc>& score, size i, size j) {
-  const size steps = i + score.alibi_offset - j;
+  const size steps = i + score.distance_offset - j;
   return Acc(static_cast<double>(steps < 0 ? -steps : steps));
 }
 
@@ -136,9 +152,9 @@ bool masked_by_function(const score_params<Acc>& score, const Acc& s) {
   return score.score_hook.run && is_negative_infinity(s);
 }
 
-/// A weight under which a value is summed, after dropout.
+/// The weight under which a value is summed, of a softmax's: after the weight function and dropout.
 template <typename Acc>
-Acc weight_after_dropout(const score_params<Acc>& score, const Acc& weight, size i, size j) {
+Acc value_weight(const score_params<Acc>& score, const Acc& weight, size i, size j) {
   return score.weight_hook.run ? hooked(score.weight_hook, score, weight, i, j) : weight;
 }
 

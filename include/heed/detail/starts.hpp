@@ -71,9 +71,11 @@ void check_each_sequence(const char* function, const Problem& p) {
     fail_with("heed::", function, ": packed_keep_bits: starts has ", bits.starts.size,
               " entries, but the call has ", p.batch(), " sequences");
   for (size_type b = 0; b < p.batch(); ++b) {
-    const size_type begin = bits.starts[b], bytes = (p.n_q(b) * p.n_kv(b) + 7) / 8,
+    const size_type pairs =
+                        product(function, "packed_keep_bits: n_q * n_kv", {p.n_q(b), p.n_kv(b)}),
+                    bytes = pairs / 8 + (pairs % 8 != 0), begin = bits.starts[b],
                     end = b + 1 < bits.starts.size ? bits.starts[b + 1] : bits.count;
-    if (begin < 0 || end > bits.count || end - begin < bytes)
+    if (begin < 0 || end < begin || end > bits.count || end - begin < bytes)
       fail_with("heed::", function, ": packed_keep_bits: sequence ", b, " has bytes [", begin, ", ",
                 end, ") of ", bits.count, ", but its ", p.n_q(b), " x ", p.n_kv(b), " pairs take ",
                 bytes);

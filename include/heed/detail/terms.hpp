@@ -8,6 +8,7 @@
 #include <heed/tensor.hpp>
 #include <heed/types.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -31,6 +32,20 @@ memory_region region_of(const head_term<Scalar, Tag>& term) {
 }
 struct sinks_tag;
 struct logit_scales_tag;
+
+/// A table of relative positions, [1, heads, left + 1 + right, head_dim]; one head is for all.
+template <typename Scalar, typename Tag>
+struct relative_term {
+  tensor_view<const Scalar> view;
+  size_type left = 0, right = 0;
+
+  relative_rows<Scalar> head(size_type h) const {
+    const matrix_view<const Scalar> table = broadcast_head(view, 0, h);
+    return {table.data, table.row_stride, table.cols, left, right};
+  }
+};
+struct relative_keys_tag;
+struct relative_values_tag;
 
 /// The slopes of ALiBi, [batch, heads, 1, 1]; a batch of 1 is the same for all.
 template <typename Scalar>
@@ -120,6 +135,35 @@ struct packed_bits_term {
 inline memory_region region_of(const packed_bits_term& term) {
   return {term.bytes, 1, {1, 1, 1, term.count}, {0, 0, 0, 1}};
 }
+/// The keys that a query may see: integers of `width` bytes, `step` bytes apart; -1 is none.
+struct key_list {
+  const unsigned char* data = nullptr;
+  size count = 0, step = 0, width = 0;
+
+  size operator[](size n) const { return integers{data + n * step, width}[0]; }
+};
+/// Those of the queries of one head.
+struct key_lists {
+  matrix_view<const unsigned char> view;  // as in selected_keys_term
+  size width = 0;
+
+  key_list of(size i) const {
+    return {view.data + i * view.row_stride, view.cols, view.col_stride, width};
+  }
+};
+/// Those of a call: the first bytes of integers [batch, heads, n_q, k]; strides count bytes.
+struct selected_keys_term {
+  tensor_view<const unsigned char> view;
+  size_type width = 0;
+};
+inline memory_region region_of(const selected_keys_term& term) {
+  const auto& v = term.view;
+  return {v.data,
+          static_cast<std::size_t>(term.width),
+          {v.batch, v.heads, v.rows, v.cols},
+          {v.batch_stride / term.width, v.head_stride / term.width, v.row_stride / term.width,
+           v.col_stride / term.width}};
+}
 /// Where the sequences of a ragged batch begin; without packs_keys, keys are those of a cache.
 struct starts_term {
   index_list queries, keys;
@@ -148,6 +192,10 @@ struct score_function_term {
   const Derivative* derivative = nullptr;  // void: the call takes no gradient
 };
 template <typename Function>
+struct weight_function_term {
+  const Function* function;
+};
+template <typename Function>
 struct mask_function_term {
   const Function* function;
   const block_mask* blocks = nullptr;  // of the function: what it says of whole blocks
@@ -166,6 +214,17 @@ void run_score_derivative(const void* context, size b, size h, const visible_blo
   const auto& derivative = *static_cast<const Term*>(context)->derivative;
   update_block(
       block, [&](const Acc& score, size i, size j) { return Acc(derivative(score, b, h, i, j)); });
+}
+
+/// A pair that is hidden has a weight of -1, which becomes 0; no softmax makes one.
+template <typename Function, typename Acc>
+void run_weight_function(const void* context, size b, size h, const visible_block<Acc>& block) {
+  const Function& function = *static_cast<const weight_function_term<Function>*>(context)->function;
+  visible_block<Acc> all = block;
+  all.band = {};
+  update_block(all, [&](const Acc& weight, size i, size j) {
+    return weight < Acc(0) ? Acc(0) : Acc(function(weight, b, h, i, j));
+  });
 }
 
 /// Gives every pair that `shows(i, j)` denies a score of -infinity.
@@ -209,6 +268,22 @@ void run_packed_bits(const packed_bits_term& term, size b, size n_kv,
   });
 }
 
+template <typename Acc>
+void hide_unselected(const key_lists& lists, const visible_block<Acc>& block) {
+  for (size i = block.i_begin; i < block.i_end; ++i)
+    for (size j0 = block.j_begin; j0 < block.j_end; j0 += 64) {  // as many as an integer has bits
+      const key_list list = lists.of(i);
+      std::uint64_t listed = 0;
+      for (size n = 0; n < list.count; ++n)
+        if (const size at = list[n] - j0; at >= 0 && at < 64) listed |= std::uint64_t{1} << at;
+      visible_block<Acc> part = block;
+      part.data += (i - block.i_begin) * block.query_step + (j0 - block.j_begin) * block.key_step;
+      part.i_begin = i, part.i_end = i + 1;
+      part.j_begin = j0, part.j_end = (std::min)(j0 + 64, block.j_end);
+      hide(part, [&](size, size j) { return (listed >> (j - j0) & 1) != 0; });
+    }
+}
+
 /// All terms of one call, typed for its accumulator.
 template <typename Acc>
 struct terms {
@@ -221,6 +296,10 @@ struct terms {
   std::optional<packed_bits_term> packed_bits;
   void (*packed_mask)(const packed_bits_term&, size b, size n_kv,
                       const visible_block<Acc>&) = nullptr;
+  std::optional<relative_term<Acc, relative_keys_tag>> relative_keys;
+  std::optional<relative_term<Acc, relative_values_tag>> relative_values;
+  std::optional<selected_keys_term> selected;
+  void (*selected_mask)(const key_lists&, const visible_block<Acc>&) = nullptr;
   std::optional<alibi_term<Acc>> alibi;
   std::optional<head_term<Acc, sinks_tag>> sinks;
   std::optional<head_term<Acc, logit_scales_tag>> logit_scales;
@@ -233,7 +312,7 @@ struct terms {
   // The hooks of the terms that work on whole blocks. Of a term that no call has, nothing is
   // compiled.
   pair_hook<Acc> score_function, score_derivative, mask_function, bits_mask, bytes_mask,
-      weight_dropout;
+      weight_function, weight_dropout;
 
   void add(const keep_term& term) { keep = term; }
   void add(const keep_bytes_term& term) {
@@ -256,6 +335,12 @@ struct terms {
   void add(const packed_bits_term& term) {
     packed_bits = term;
     packed_mask = &run_packed_bits<Acc>;
+  }
+  void add(const relative_term<Acc, relative_keys_tag>& term) { relative_keys = term; }
+  void add(const relative_term<Acc, relative_values_tag>& term) { relative_values = term; }
+  void add(const selected_keys_term& term) {
+    selected = term;
+    selected_mask = &hide_unselected<Acc>;
   }
   void add(const alibi_term<Acc>& term) { alibi = term; }
   void add(const head_term<Acc, sinks_tag>& term) { sinks = term; }
@@ -287,6 +372,14 @@ struct terms {
     }
   }
   template <typename Function>
+  void add(const weight_function_term<Function>& term) {
+    static_assert(std::is_invocable_r<Acc, const Function&, Acc, size_type, size_type, size_type,
+                                      size_type>::value,
+                  "a weight function is called as function(weight, b, h, i, j) and returns the new "
+                  "weight");
+    weight_function = {&run_weight_function<Function, Acc>, &term};
+  }
+  template <typename Function>
   void add(const mask_function_term<Function>& term) {
     static_assert(std::is_invocable_r<bool, const Function&, size_type, size_type, size_type,
                                       size_type>::value,
@@ -304,6 +397,12 @@ struct terms {
                   "of float scores also half and bfloat16");
   }
 
+  /// Whether a term looks at keys by their places in a block of them.
+  bool looks_at_places() const { return relative_keys || relative_values || weight_function.run; }
+  /// Whether a term is one that the forward kernel alone knows.
+  bool takes_blocks() const { return sparse() || looks_at_places(); }
+  /// Whether the keys of lists are gathered; else the lists are a mask.
+  bool gathers_keys() const { return selected && !looks_at_places(); }
   /// Whether a term has a size for each query and key of a padded batch.
   bool counts_pairs() const { return keep || keep_bytes || keep_bits || bias || sparse(); }
   /// The one block mask of the call; null: none.
@@ -324,6 +423,10 @@ struct purpose_of<each_term<Scalar, Purpose>> : purpose_of<Purpose> {};
 template <typename Function, typename Derivative>
 struct purpose_of<score_function_term<Function, Derivative>> {
   using type = score_function_term<void>;
+};
+template <typename Function>
+struct purpose_of<weight_function_term<Function>> {
+  using type = weight_function_term<void>;
 };
 template <typename Function>
 struct purpose_of<mask_function_term<Function>> {

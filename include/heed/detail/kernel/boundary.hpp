@@ -1,13 +1,9 @@
 #pragma once
 
-// What kernels are written with: the parameters that plans hand them, the rule of a score, and the
-// macros of their regions.
+// What kernels are written with: the tables they are reached by, the parameters that plans hand
+// them, the rule of a score, and the macros of their regions.
 
-#include <heed/detail/backward_params.hpp>
-#include <heed/detail/decode_params.hpp>
-#include <heed/detail/gemm_params.hpp>
-#include <heed/detail/linear_params.hpp>
-#include <heed/detail/params.hpp>
+#include <heed/detail/kernel_tables.hpp>
 #include <heed/detail/score.hpp>
 #include <heed/detail/simd/region.hpp>
 

@@ -66,19 +66,52 @@ struct f32 {
     return _mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64(static_cast<const __m128i*>(p)));
   }
   HEED_INLINE static f32 load(const float8_e5m2* p) { return {_mm256_cvtph_ps(load_upper(p))}; }
-  HEED_INLINE static f32 load(const float8_e4m3* p) {
+  HEED_INLINE static f32 load(const float8_e4m3* p) { return widen_e4m3(load_upper(p)); }
+  HEED_INLINE static f32 widen_e4m3(__m128i upper) {
     // As a half it is 2^-8 of itself, with a bit of the sign to clear in between; only NaN, all
     // ones, carries into that bit, and is NaN with it.
     const __m128i bit = _mm_set1_epi16(0x4000);
-    const __m128i half = _mm_andnot_si128(bit, _mm_srai_epi16(load_upper(p), 1));
+    const __m128i half = _mm_and_si128(_mm_srai_epi16(upper, 1), _mm_set1_epi16(-0x4080));
     const __m128i nan = _mm_and_si128(bit, _mm_add_epi16(half, _mm_set1_epi16(0x80)));
     return {_mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(half, nan)), _mm256_set1_ps(256))};
   }
-  HEED_INLINE static void load_pairs(const std::uint8_t* p, f32& low, f32& high) {
+  HEED_INLINE static void load_even_odd(const float8_e5m2* p, f32& even, f32& odd) {
+    const __m128i u = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    even = {_mm256_cvtph_ps(_mm_slli_epi16(u, 8))};
+    odd = {_mm256_cvtph_ps(_mm_and_si128(u, _mm_set1_epi16(-0x100)))};
+  }
+  HEED_INLINE static bool has_nan(const float8_e4m3* p, size n) {
+    const __m256i nan = _mm256_set1_epi8(0x7f);
+    __m256i some = _mm256_setzero_si256();
+    for (; n >= 32; n -= 32, p += 32) {
+      const __m256i u = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+      some = _mm256_or_si256(some, _mm256_cmpeq_epi8(_mm256_and_si256(u, nan), nan));
+    }
+    bool rest = false;
+    for (; n > 0; --n, ++p) rest |= (p->bits & 0x7f) == 0x7f;
+    return rest || _mm256_movemask_epi8(some) != 0;
+  }
+  HEED_INLINE static void load_even_odd(const float8_e4m3* p, f32& even, f32& odd) {
+    const __m128i u = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)),
+                  bits = _mm_set1_epi16(-0x4080);
+    const __m128i upper = _mm_slli_epi16(u, 8);
+    even = {_mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(upper, 1), bits))};
+    odd = {_mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(u, 1), bits))};
+  }
+  HEED_INLINE static void broadcast_two(const std::uint16_t* p, f32& a, f32& b) {
+    int two;
+    __builtin_memcpy(&two, p, 4);
+    const __m256i u = _mm256_set1_epi32(two);
+    a = {_mm256_castsi256_ps(_mm256_slli_epi32(u, 16))};
+    b = {_mm256_castsi256_ps(_mm256_and_si256(u, _mm256_set1_epi32(-0x10000)))};
+  }
+  HEED_INLINE static void load_pairs(const std::uint8_t* p, f32 step, f32 start, f32& low,
+                                     f32& high) {
     const __m256i pairs =
         _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-    low = {_mm256_cvtepi32_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(15)))};
-    high = {_mm256_cvtepi32_ps(_mm256_srli_epi32(pairs, 4))};
+    low = {_mm256_fmadd_ps(
+        step.reg, _mm256_cvtepi32_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(15))), start.reg)};
+    high = {_mm256_fmadd_ps(step.reg, _mm256_cvtepi32_ps(_mm256_srli_epi32(pairs, 4)), start.reg)};
   }
   template <typename Bits>
   HEED_INLINE static f32 load(const Bits* p) {

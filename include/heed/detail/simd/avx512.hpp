@@ -65,18 +65,54 @@ struct f32 {
     return {_mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(u), 8))};
   }
   HEED_INLINE static f32 widen(const float8_e4m3*, __m128i u) {
+    return widen_e4m3(_mm256_slli_epi16(_mm256_cvtepu8_epi16(u), 8));
+  }
+  HEED_INLINE static f32 widen_e4m3(__m256i upper) {
     // As a half it is 2^-8 of itself, with a bit of the sign to clear in between; only NaN, all
     // ones, carries into that bit, and is NaN with it.
     const __m256i bit = _mm256_set1_epi16(0x4000);
-    const __m256i half = _mm256_andnot_si256(bit, _mm256_slli_epi16(_mm256_cvtepi8_epi16(u), 7));
+    const __m256i half = _mm256_and_si256(_mm256_srai_epi16(upper, 1), _mm256_set1_epi16(-0x4080));
     const __m256i nan = _mm256_and_si256(bit, _mm256_add_epi16(half, _mm256_set1_epi16(0x80)));
     return {_mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(half, nan)), _mm512_set1_ps(256))};
   }
-  HEED_INLINE static void load_pairs(const std::uint8_t* p, f32& low, f32& high) {
+  HEED_INLINE static void load_even_odd(const float8_e5m2* p, f32& even, f32& odd) {
+    const __m256i u = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    even = {_mm512_cvtph_ps(_mm256_slli_epi16(u, 8))};
+    odd = {_mm512_cvtph_ps(_mm256_and_si256(u, _mm256_set1_epi16(-0x100)))};
+  }
+  HEED_INLINE static bool has_nan(const float8_e4m3* p, size n) {
+    const __m512i nan = _mm512_set1_epi8(0x7f);
+    __mmask64 some = 0;
+    for (; n > 0; n -= 64, p += 64) {
+      const __mmask64 there = n < 64 ? (__mmask64{1} << n) - 1 : ~__mmask64{0};
+      const __m512i u = _mm512_maskz_loadu_epi8(there, p);
+      some |= _mm512_cmpeq_epi8_mask(_mm512_and_si512(u, nan), nan);
+    }
+    return some != 0;
+  }
+  HEED_INLINE static void load_even_odd(const float8_e4m3* p, f32& even, f32& odd) {
+    const __m256i u = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+                  bits = _mm256_set1_epi16(-0x4080);
+    const __m256i upper = _mm256_slli_epi16(u, 8);
+    even = {_mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(upper, 1), bits))};
+    odd = {_mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(u, 1), bits))};
+  }
+  HEED_INLINE static void broadcast_two(const std::uint16_t* p, f32& a, f32& b) {
+    int two;
+    __builtin_memcpy(&two, p, 4);
+    const __m512i u = _mm512_set1_epi32(two);
+    a = {_mm512_castsi512_ps(_mm512_slli_epi32(u, 16))};
+    b = {_mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32(-0x10000)))};
+  }
+  HEED_INLINE static void load_pairs(const std::uint8_t* p, f32 step, f32 start, f32& low,
+                                     f32& high) {
+    // All 16 numbers that there are, to look them up: the lower 4 bits are where.
+    const f32 numbers = {_mm512_fmadd_ps(
+        step.reg, _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), start.reg)};
     const __m512i pairs =
         _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    low = {_mm512_cvtepi32_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(15)))};
-    high = {_mm512_cvtepi32_ps(_mm512_srli_epi32(pairs, 4))};
+    low = {_mm512_permutexvar_ps(pairs, numbers.reg)};
+    high = {_mm512_permutexvar_ps(_mm512_srli_epi32(pairs, 4), numbers.reg)};
   }
   template <typename Bits>
   HEED_INLINE static std::enable_if_t<sizeof(Bits) == 1, f32> load(const Bits* p) {

@@ -67,18 +67,10 @@ HEED_INLINE f32 fma(bf16_pairs a, bf16_pairs b, f32 c) {
 
 #include <heed/detail/kernel/pair_form.inc>
 
-/// The kernels of AVX-512, but for attention of bfloat16.
-struct kernels : avx512::kernels {
-  template <typename In, typename Stored, typename Acc>
-  static forward_kernel<In, Stored, Acc> attention() {
-    if constexpr (std::is_same<In, bfloat16_bits>::value &&
-                  std::is_same<Stored, bfloat16_bits>::value) {
-      return {forward<f32, In, Stored>, forward_width<f32>};
-    } else {
-      return avx512::kernels::attention<In, Stored, Acc>();
-    }
-  }
-};
+template <typename In>
+forward_kernel<In, In, float> kernels::attention_in_pairs() {
+  return {forward<f32, In, In>, forward_width<f32>};
+}
 
 HEED_END_REGION
 HEED_NAMESPACE_END

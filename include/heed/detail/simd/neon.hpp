@@ -61,12 +61,17 @@ struct f32 {
     const uint16x4_t nan = vand_u16(bit, vadd_u16(half, vdup_n_u16(0x80)));
     return {vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(vorr_u16(half, nan))), 256)};
   }
-  HEED_INLINE static void load_pairs(const std::uint8_t* p, f32& low, f32& high) {
+  HEED_INLINE static void broadcast_two(const std::uint16_t* p, f32& a, f32& b) {
+    a = {vreinterpretq_f32_u32(vdupq_n_u32(std::uint32_t(p[0]) << 16))};
+    b = {vreinterpretq_f32_u32(vdupq_n_u32(std::uint32_t(p[1]) << 16))};
+  }
+  HEED_INLINE static void load_pairs(const std::uint8_t* p, f32 step, f32 start, f32& low,
+                                     f32& high) {
     std::uint32_t bytes;
     __builtin_memcpy(&bytes, p, 4);
     const uint32x4_t pairs = vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(bytes))));
-    low = {vcvtq_f32_u32(vandq_u32(pairs, vdupq_n_u32(15)))};
-    high = {vcvtq_f32_u32(vshrq_n_u32(pairs, 4))};
+    low = {vfmaq_f32(start.reg, step.reg, vcvtq_f32_u32(vandq_u32(pairs, vdupq_n_u32(15))))};
+    high = {vfmaq_f32(start.reg, step.reg, vcvtq_f32_u32(vshrq_n_u32(pairs, 4)))};
   }
   HEED_INLINE void store(bfloat16_bits* p) const {
     const uint32x4_t u = vreinterpretq_u32_f32(reg);

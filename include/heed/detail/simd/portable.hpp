@@ -127,11 +127,17 @@ struct portable_vector {
   HEED_INLINE static portable_vector load(const In* p, size n) {
     HEED_EACH_LANE(portable_vector, i < n ? widen(p[i]) : Scalar(0));
   }
-  HEED_INLINE static void load_pairs(const std::uint8_t* p, portable_vector& low,
+  HEED_INLINE static void broadcast_two(const std::uint16_t* p, portable_vector& a,
+                                        portable_vector& b) {
+    a = broadcast(widen(bfloat16_bits{p[0]}));
+    b = broadcast(widen(bfloat16_bits{p[1]}));
+  }
+  HEED_INLINE static void load_pairs(const std::uint8_t* p, portable_vector step,
+                                     portable_vector start, portable_vector& low,
                                      portable_vector& high) {
     for (int i = 0; i < Lanes; ++i) {
-      low.lane[i] = static_cast<Scalar>(p[i] & 15);
-      high.lane[i] = static_cast<Scalar>(p[i] >> 4);
+      low.lane[i] = step.lane[i] * static_cast<Scalar>(p[i] & 15) + start.lane[i];
+      high.lane[i] = step.lane[i] * static_cast<Scalar>(p[i] >> 4) + start.lane[i];
     }
   }
   template <typename Out>

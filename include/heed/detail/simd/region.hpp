@@ -1,27 +1,16 @@
 #pragma once
 
+#include <heed/detail/architecture.hpp>
 #include <heed/detail/params.hpp>
 
 // Everything that the text of a kernel may need is included here, before the first region: a header
 // that is read inside one would be compiled for another instruction set than the rest of the
 // program.
-#if defined(__x86_64__) && !defined(HEED_PORTABLE)
-#define HEED_X86 1
+#if HEED_X86
 #include <immintrin.h>
-#else
-#define HEED_X86 0
 #endif
-// The first compilers that know AVX512-BF16 are g++ 10 and clang++ 9.
-#if HEED_X86 && (defined(__clang__) || __GNUC__ >= 10)
-#define HEED_X86_BF16 1
-#else
-#define HEED_X86_BF16 0
-#endif
-#if defined(__aarch64__) && !defined(HEED_PORTABLE)
-#define HEED_NEON 1
+#if HEED_NEON
 #include <arm_neon.h>
-#else
-#define HEED_NEON 0
 #endif
 
 // A region compiles its functions for an instruction set that the user's flags need not name. Text
@@ -45,7 +34,13 @@
 //   v.store(p)  v.store(p, n)     the mirror image. f32 also loads and stores bfloat16_bits* and
 //                                 half_bits* (stores round to nearest even), and loads
 //                                 std::int8_t*, float8_e4m3* and float8_e5m2*
-//   V::load_pairs(p, low, high)   the lower 4 bits of `lanes` bytes, and the upper; f32 alone
+//   V::load_even_odd(p, a, b)     on x86: of 2 lanes numbers of bfloat16 or 8-bit floats those with
+//                                 even and those with odd numbers; of e4m3 2^-8 of them, and NaN is
+//                                 480
+//   V::broadcast_two(p, a, b)     two bfloat16, each in every lane; f32 alone
+//   V::load_pairs(p, step, start, low, high)
+//                                 start + step * n, with n the lower 4 bits of `lanes` bytes, and
+//                                 the upper; step, start the same in every lane; f32 alone
 //   a + b  a - b  a * b  a / b    fma(a, b, c) = a * b + c, one rounding where the CPU has it
 //   (max)(a, b)                   a > b ? a : b, so b where either is NaN (unless the build
 //                                 promises that there are none); in parentheses, because a Windows

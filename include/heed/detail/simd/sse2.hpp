@@ -71,22 +71,56 @@ struct f32 {
     return _mm_unpacklo_epi8(_mm_setzero_si128(), _mm_cvtsi32_si128(bytes));
   }
   HEED_INLINE static f32 load(const float8_e5m2* p) { return widen_halves(load_upper(p)); }
-  HEED_INLINE static f32 load(const float8_e4m3* p) {
+  HEED_INLINE static f32 load(const float8_e4m3* p) { return widen_e4m3(load_upper(p)); }
+  HEED_INLINE static f32 widen_e4m3(__m128i upper) {
     // As a half it is 2^-8 of itself, with a bit of the sign to clear in between; only NaN, all
     // ones, carries into that bit, and is NaN with it.
     const __m128i bit = _mm_set1_epi16(0x4000);
-    const __m128i half = _mm_andnot_si128(bit, _mm_srai_epi16(load_upper(p), 1));
+    const __m128i half = _mm_and_si128(_mm_srai_epi16(upper, 1), _mm_set1_epi16(-0x4080));
     const __m128i nan = _mm_and_si128(bit, _mm_add_epi16(half, _mm_set1_epi16(0x80)));
     return {_mm_mul_ps(widen_halves(_mm_or_si128(half, nan)).reg, _mm_set1_ps(256))};
   }
-  HEED_INLINE static void load_pairs(const std::uint8_t* p, f32& low, f32& high) {
+  HEED_INLINE static void load_even_odd(const float8_e5m2* p, f32& even, f32& odd) {
+    const __m128i u = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    even = widen_halves(_mm_slli_epi16(u, 8));
+    odd = widen_halves(_mm_and_si128(u, _mm_set1_epi16(-0x100)));
+  }
+  HEED_INLINE static bool has_nan(const float8_e4m3* p, size n) {
+    const __m128i nan = _mm_set1_epi8(0x7f);
+    __m128i some = _mm_setzero_si128();
+    for (; n >= 16; n -= 16, p += 16) {
+      const __m128i u = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+      some = _mm_or_si128(some, _mm_cmpeq_epi8(_mm_and_si128(u, nan), nan));
+    }
+    bool rest = false;
+    for (; n > 0; --n, ++p) rest |= (p->bits & 0x7f) == 0x7f;
+    return rest || _mm_movemask_epi8(some) != 0;
+  }
+  HEED_INLINE static void load_even_odd(const float8_e4m3* p, f32& even, f32& odd) {
+    const __m128i u = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)),
+                  bits = _mm_set1_epi16(-0x4080);
+    const __m128i upper = _mm_slli_epi16(u, 8);
+    even = widen_halves(_mm_and_si128(_mm_srai_epi16(upper, 1), bits));
+    odd = widen_halves(_mm_and_si128(_mm_srai_epi16(u, 1), bits));
+  }
+  HEED_INLINE static void broadcast_two(const std::uint16_t* p, f32& a, f32& b) {
+    int two;
+    __builtin_memcpy(&two, p, 4);
+    const __m128i u = _mm_set1_epi32(two);
+    a = {_mm_castsi128_ps(_mm_slli_epi32(u, 16))};
+    b = {_mm_castsi128_ps(_mm_and_si128(u, _mm_set1_epi32(-0x10000)))};
+  }
+  HEED_INLINE static void load_pairs(const std::uint8_t* p, f32 step, f32 start, f32& low,
+                                     f32& high) {
     int bytes;
     __builtin_memcpy(&bytes, p, 4);
     const __m128i zero = _mm_setzero_si128();
     const __m128i pairs =
         _mm_unpacklo_epi16(_mm_unpacklo_epi8(_mm_cvtsi32_si128(bytes), zero), zero);
-    low = {_mm_cvtepi32_ps(_mm_and_si128(pairs, _mm_set1_epi32(15)))};
-    high = {_mm_cvtepi32_ps(_mm_srli_epi32(pairs, 4))};
+    low = {
+        _mm_add_ps(_mm_mul_ps(step.reg, _mm_cvtepi32_ps(_mm_and_si128(pairs, _mm_set1_epi32(15)))),
+                   start.reg)};
+    high = {_mm_add_ps(_mm_mul_ps(step.reg, _mm_cvtepi32_ps(_mm_srli_epi32(pairs, 4))), start.reg)};
   }
   HEED_INLINE static f32 widen_halves(__m128i halves) {
     const __m128i u = _mm_unpacklo_epi16(halves, _mm_setzero_si128());

@@ -1,0 +1,5 @@
+include(CMakeFindDependencyMacro)
+if(NOT TARGET heed::heed)
+  find_dependency(heed)
+endif()
+include("${CMAKE_CURRENT_LIST_DIR}/heed_kernelsTargets.cmake")

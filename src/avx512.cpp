@@ -1,0 +1,3 @@
+#include <heed/detail/instances.hpp>
+
+HEED_DEFINE_KERNELS(avx512)

@@ -1,3 +1,0 @@
-#include <heed/heed.hpp>
-
-HEED_DEFINE_KERNELS(avx2)
