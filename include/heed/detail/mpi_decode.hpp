@@ -142,7 +142,7 @@ void sharded_cache_attention(process_group& group, const sequence_shards* shards
     const auto count = [&](const auto& term, size_type n) {
       if (term && n > 1) columns = n;
     };
-    if (p.terms.bias) count(p.terms.bias, p.terms.bias->view.cols);
+    p.terms.bias.visit([&](const auto& bias) { count(p.terms.bias, bias.view.cols); });
     if (p.terms.keep) count(p.terms.keep, p.terms.keep->view.cols);
     if (p.terms.keep_bytes) count(p.terms.keep_bytes, p.terms.keep_bytes->view.cols);
     if (p.terms.keep_bits) count(p.terms.keep_bits, p.terms.keep_bits->n_kv);
