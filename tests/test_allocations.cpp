@@ -143,6 +143,8 @@ TEMPLATE_TEST_CASE(
       heed::rows<TestType> out(batch * n_q, heads * d_v);
       heed::row_vector<Acc> lse(batch * heads * n_q);
       const auto bias = testing::random_rows<Acc>(n_q, n_kv, 4);
+      const auto near_keys = testing::random_rows<Acc>(40, d_k, 6),
+                 near_values = testing::random_rows<Acc>(40, d_v, 7);
       const auto keep = testing::random_mask(n_q, n_kv, 5);
       const std::vector<std::uint8_t> bytes(std::size_t(n_q * n_kv), 1),
           bits(std::size_t(n_q * ((n_kv + 7) / 8)), 0xb5);
@@ -151,12 +153,14 @@ TEMPLATE_TEST_CASE(
       const std::vector<heed::size_type> lengths{n_kv / 2, n_kv}, rows{n_q / 2, n_q};
       heed::row_vector<Acc> largest(heads);
       const heed::block_mask blocks = heed::block_mask::of(odd, 1, 1, n_q, n_kv, 16, 64);
-      for (const std::string form :
-           {"dense",      "side by side", "lse",          "causal",         "window",
-            "softcap",    "keep",         "keep bytes",   "keep_bits",      "bias",
-            "alibi",      "sinks",        "logit_scales", "key_lengths",    "query_lengths",
-            "first_keys", "max_logits",   "blocks",       "score_function", "mask_function",
-            "dropout"}) {
+      for (const std::string form : {"dense",          "side by side",   "lse",
+                                     "causal",         "window",         "softcap",
+                                     "keep",           "keep bytes",     "keep_bits",
+                                     "bias",           "alibi",          "sinks",
+                                     "logit_scales",   "key_lengths",    "query_lengths",
+                                     "first_keys",     "max_logits",     "blocks",
+                                     "score_function", "mask_function",  "dropout",
+                                     "relative",       "weight_function"}) {
         CAPTURE(n_q, n_kv, form);
         const auto is = [&](const char* name) { return form == name; };
         heed::attention_options options;
@@ -174,6 +178,9 @@ TEMPLATE_TEST_CASE(
               heed::when(is("keep_bits"),
                          heed::keep_bits(heed::bhnd(bits.data(), 1, 1, n_q, (n_kv + 7) / 8), n_kv)),
               heed::when(is("alibi"), heed::alibi(slopes)),
+              heed::when(is("relative"), heed::relative_keys(near_keys, 30, 9)),
+              heed::when(is("relative"), heed::relative_values(near_values, 9, 30)),
+              heed::when(is("weight_function"), heed::weight_function(slower_for<TestType>())),
               heed::when(is("sinks"), heed::sinks(ones)),
               heed::when(is("logit_scales"), heed::logit_scales(ones)),
               heed::when(is("key_lengths"), heed::key_lengths(lengths)),

@@ -80,6 +80,22 @@ TEST_CASE("relative keys and values: the formula, pair by pair") {
             out) < 1e-14L);
 }
 
+TEST_CASE("weights are those of scores with relative keys") {
+  const example<float> e(9, 40, 8, 8);
+  const tables<float> t(4, 2, 8, 8);
+  const auto result = heed::attention_with_weights(e.query, e.key, e.value, {}, t.of_keys());
+  const auto wide = e.cast<double>();
+  const auto exact =
+      heed::reference_attention(wide.query, wide.key, wide.value, {}, t.cast<double>().of_keys());
+  const heed::rows<float> product = result.weights * e.value;
+  testing::check_error(product, exact, testing::max_error(result.out, exact));
+  CHECK(heed::attention_weights(e.query, e.key, result.lse, 0, 9, {}, t.of_keys()) ==
+        result.weights);
+  testing::check_refused(
+      [&] { heed::attention_weights(e.query, e.key, result.lse, 0, 9, {}, t.of_values()); },
+      {"heed::attention_weights", "relative_values"});
+}
+
 TEMPLATE_TEST_CASE("relative keys and values at the edges of vectors, blocks and tables", "", float,
                    double) {
   using wide = testing::wider_t<TestType>;

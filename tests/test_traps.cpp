@@ -153,6 +153,16 @@ TEMPLATE_TEST_CASE("projections, caches and linear forms raise none either", "",
     heed::rows<Scalar> out(n, d), few(3, d);
     heed::workspace memory;
     poison(memory);
+    const auto table = testing::random_rows<Acc>(9, d, 5);
+    CHECK(raised_by([&] {
+            heed::attention_into(x, y, z, out, {}, options, memory,
+                                 heed::relative_keys(table, 4, 4),
+                                 heed::relative_values(table, 2, 6),
+                                 heed::weight_function([](auto weight, auto, auto, auto i, auto j) {
+                                   return i == j ? weight : weight / 2;
+                                 }));
+          }) == "");
+    poison(memory);
     heed::kv_cache<std::conditional_t<std::is_same<Scalar, double>::value, double, std::int8_t>>
         cache(1, 1, d, d);
     CHECK(raised_by([&] {

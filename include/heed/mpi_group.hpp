@@ -5,12 +5,14 @@
 #include <heed/workspace.hpp>
 
 // Only MPI's C functions are used: the C++ ones are no longer in the standard.
+/// @cond
 #ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1
 #endif
 #ifndef MPICH_SKIP_MPICXX
 #define MPICH_SKIP_MPICXX 1
 #endif
+/// @endcond
 #include <mpi.h>
 
 #include <cstddef>

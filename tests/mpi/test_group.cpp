@@ -298,6 +298,12 @@ void refusals(ranks& all) {
     const heed::block_mask mask(1, 1, n, n, 4, 4);
     ring(q, {}, heed::blocks(mask));
   });
+  all.check_refused({"weight_function"}, [&] {
+    const auto same = [](float weight, size_type, size_type, size_type, size_type) {
+      return weight;
+    };
+    ring(q, {}, heed::weight_function(same));
+  });
   all.check_refused({"the group's size", std::to_string(2 * all.size() + 1)}, [&] {
     const tensor<float> three(1, 2 * all.size() + 1, n, 16);
     tensor<float> to(three);

@@ -97,6 +97,8 @@ class agreement {
     kind(given.logit_scales.has_value());
     kind(given.key_lengths.has_value());
     kind(given.query_lengths.has_value());
+    kind(given.relative_keys.has_value());
+    kind(given.relative_values.has_value());
     add("the set of terms, in bits,", kinds);
     number_sum of_heads, of_lengths;
     if (given.alibi)

@@ -139,13 +139,11 @@ void sharded_cache_attention(process_group& group, const sequence_shards* shards
     problem<Scalar, Stored> p(query, keys, values, out, lse, options);
     add_terms(p.terms, given...);
     check_terms_of_group(name, p.terms);
-    const auto count = [&](const auto& term, size_type n) {
-      if (term && n > 1) columns = n;
-    };
-    if (p.terms.bias) count(p.terms.bias, p.terms.bias->view.cols);
-    if (p.terms.keep) count(p.terms.keep, p.terms.keep->view.cols);
-    if (p.terms.keep_bytes) count(p.terms.keep_bytes, p.terms.keep_bytes->view.cols);
-    if (p.terms.keep_bits) count(p.terms.keep_bits, p.terms.keep_bits->n_kv);
+    const auto count = [&](size_type n) { columns = (std::max)(columns, n); };
+    p.terms.bias.visit([&](const auto& bias) { count(bias.view.cols); });
+    if (p.terms.keep) count(p.terms.keep->view.cols);
+    if (p.terms.keep_bytes) count(p.terms.keep_bytes->view.cols);
+    if (p.terms.keep_bits) count(p.terms.keep_bits->n_kv);
     // As if this rank held the newest tokens: no other place reads more of the pages.
     for (size_type b = 0; b < keys.batch; ++b) places.push_back({0, 0, n_q, keys.length(b)});
     p.whole = {places.data(), heads, n_q, columns, 0, 0};

@@ -129,12 +129,17 @@ void check_terms_of_group(const char* function, const terms<Acc>& given) {
                 " is not for a sequence that lies on many ranks: give keep, bias or a function");
   };
   refuse(given.keep_each.has_value(), "keep_each");
-  refuse(given.bias_each.has_value(), "bias_each");
+  refuse(bool(given.bias_each), "bias_each");
   refuse(given.packed_bits.has_value(), "packed_keep_bits");
   refuse(given.first_keys.has_value(), "first_keys");
   refuse(given.starts.has_value(), "a ragged batch");
   refuse(given.sparse() != nullptr, "blocks");
+  refuse(given.selected.has_value(), "selected_keys");
+  refuse(given.weight_function.run != nullptr, "weight_function");
   refuse(given.max_logits.has_value(), "max_logits");
+  if (given.weight_function.run)
+    fail_with("heed::", function,
+              ": weight_function needs the weights of whole rows, which a rank does not have");
 }
 
 /// Shards must be those of the group, and of this rank's rows.
