@@ -136,7 +136,8 @@ class process_group {
   void measure(group_times* times) { times_ = times; }
   /// What measure was given.
   group_times* times() const { return times_; }
-  /// Memory for messages and for what is summed over them. It grows to the largest need.
+  /// Memory for messages and for what is summed over them. It grows to the largest need. Not the
+  /// workspace of a call, which kernels use at the same time.
   workspace& messages() { return messages_; }
 
  private:

@@ -185,7 +185,7 @@ void cases(ranks& all, bool every) {
   upper.causal = causal::top_left;
   window.window_left = 20, window.window_right = 6, window.softcap = 3;
   sliding.causal = causal::bottom_right, sliding.window_left = 25, sliding.scale = 0.3;
-  const problem<Scalar> self({2, 4, 2, 83, 83, 24, 16}), cross({1, 3, 1, 31, 90, 8, 8});
+  const problem<Scalar> self({2, 4, 2, 61, 61, 24, 16}), cross({1, 3, 1, 31, 90, 8, 8});
   const struct {
     const char* name;
     const problem<Scalar>& p;
@@ -223,10 +223,11 @@ int main(int argc, char** argv) {
   {
     heed::process_group group(MPI_COMM_WORLD);
     ranks all(group);
-    cases<float>(all, true);
-    cases<double>(all, false);
-    cases<Eigen::half>(all, false);
+    const bool few = all.size() == 2 || all.size() == 3;  // where all is tried
+    cases<float>(all, few);
     cases<Eigen::bfloat16>(all, false);
+    if (few) cases<double>(all, false);
+    if (few) cases<Eigen::half>(all, false);
     passed = all.passed();
   }
   MPI_Finalize();
