@@ -7,6 +7,8 @@
 #include <heed/rwkv7.hpp>
 #include <heed/selective_scan.hpp>
 
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include "support/example.hpp"
@@ -43,6 +45,37 @@ struct inputs {
                   betas = random_rows<Acc>(total, heads, 6).cwiseAbs() * Acc(0.1),
                   decay = gates.array().exp();
 };
+
+/// call(first, n, out, terms...) with the states after every `tokens` tokens, and in calls of so
+/// many.
+template <typename Scalar, typename Call>
+void check_states(size_type tokens, bool carries, const Call& call) {
+  using Acc = heed::accumulator_t<Scalar>;
+  const auto parts = [&](size_type s) {
+    return (starts[std::size_t(s) + 1] - starts[std::size_t(s)] + tokens - 1) / tokens;
+  };
+  size_type entries = 0;
+  for (size_type s = 0; s < count; ++s) entries += parts(s);
+  heed::rows<Scalar> got = heed::rows<Scalar>::Constant(total, heads * d, Scalar(-7)), want = got;
+  heed::rows<Acc> states = heed::rows<Acc>::Constant(entries * heads * d, d, Acc(-7)),
+                  carried = random_rows<Acc>(count * heads * d, d, 7), now = carried;
+  if (!carries) now.setZero();
+  call(0, total, into(got, 0, total), heed::sequence_starts(starts),
+       heed::when(carries, heed::carry(heed::bhnd(carried.data(), count, heads, d, d))),
+       heed::chunk_states(heed::bhnd(states.data(), entries, heads, d, d), tokens));
+  size_type entry = 0;
+  for (size_type s = 0; s < count; ++s) {
+    auto one = now.middleRows(s * heads * d, heads * d);
+    for (size_type part = 0; part < parts(s); ++part, ++entry) {
+      const size_type first = starts[std::size_t(s)] + part * tokens,
+                      n = (std::min)(tokens, starts[std::size_t(s) + 1] - first);
+      call(first, n, into(want, first, n), heed::carry(heed::bhnd(one.data(), 1, heads, d, d)));
+      CHECK(states.middleRows(entry * heads * d, heads * d) == one);
+    }
+  }
+  CHECK(got == want);
+  if (carries) CHECK(carried == now);
+}
 
 /// call(first, n, out, carry, starts...) for all sequences at once, and for each alone.
 template <typename Scalar, typename Call>
@@ -109,6 +142,55 @@ TEMPLATE_TEST_CASE("sequences of linear attention and the delta rule are as if t
                 delta, memory, heed::log_gate(of(x.gate_of_head, first, n)), terms...);
           });
     }
+}
+
+TEMPLATE_TEST_CASE("the states after every so many tokens are those of calls of so many", "", float,
+                   Eigen::bfloat16, long double) {
+  const inputs<TestType> x;
+  const size_type tokens = GENERATE(size_type(1), size_type(32), size_type(50), size_type(1000));
+  for (const heed::isa target : testing::isas()) {
+    CAPTURE(testing::name_of(target), tokens);
+    heed::linear_attention_options options;
+    options.execution.target = target;
+    options.execution.threads = 3;
+    heed::delta_rule_options delta;
+    delta.execution = options.execution;
+    heed::workspace memory;
+    check_states<TestType>(
+        tokens, true, [&](size_type first, size_type n, const auto& out, const auto&... terms) {
+          heed::multi_head_linear_attention_into(of(x.a, first, n), of(x.b, first, n),
+                                                 of(x.c, first, n), out, options, memory,
+                                                 heed::log_gate(of(x.gates, first, n)), terms...);
+        });
+    check_states<TestType>(
+        tokens, false, [&](size_type first, size_type n, const auto& out, const auto&... terms) {
+          heed::multi_head_delta_rule_into(of(x.a, first, n), of(x.b, first, n), of(x.c, first, n),
+                                           of(x.betas, first, n), out, delta, memory,
+                                           heed::log_gate(of(x.gate_of_head, first, n)), terms...);
+        });
+  }
+}
+
+TEST_CASE(
+    "states after so many tokens are refused where they do not fit, before anything is written") {
+  const heed::rows<float> x = random_rows<float>(10, d, 1);
+  heed::rows<float> states = heed::rows<float>::Constant(3 * d, d, 7);
+  const auto refuse = [&](const heed::tensor_view<float>& view, size_type tokens,
+                          const std::vector<std::string>& words) {
+    auto carried = states.topRows(d);
+    testing::check_refused(
+        [&] {
+          heed::linear_attention(x, x, x, {}, heed::chunk_states(view, tokens),
+                                 heed::carry(carried));
+        },
+        words);
+    CHECK((states.array() == 7).all());
+  };
+  const auto of_entries = [&](size_type n) { return heed::bhnd(states.data(), n, 1, d, d); };
+  refuse(of_entries(3), 0, {"heed::linear_attention: chunk_states: tokens", "0"});
+  refuse(of_entries(3), 5, {"chunk_states: batch 3", "chunks", "2"});
+  refuse(heed::bhnd(states.data(), 2, 1, d, d + 1), 5, {"chunk_states: columns 9", "8"});
+  refuse(of_entries(2), 5, {"carry (", " overlaps chunk_states ("});
 }
 
 TEMPLATE_TEST_CASE("sequences of rwkv7, the scan and the convolution are as if they were alone", "",

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <heed/attention.hpp>
+#include <heed/cached_attention.hpp>
 #include <heed/detail/check.hpp>
+#include <heed/detail/recurrence.hpp>
+#include <heed/kv_pages.hpp>  // what latents may be in
 #include <heed/multi_head.hpp>
 #include <heed/projection.hpp>
 #include <heed/tensor.hpp>
@@ -45,24 +48,31 @@ struct latent_weights {
 };
 
 namespace detail {
+/// The weights fit together, and latents of so many columns.
+template <typename Scalar>
+void check_latent_weights(const char* function, const latent_weights<Scalar>& w,
+                          size_type latent_cols) {
+  if (w.rope_dim < 0 || w.rope_dim > latent_cols)
+    fail_with("heed::", function, ": rope_dim must be 0 or more and at most latent's columns ",
+              latent_cols, ", but is ", w.rope_dim);
+  check_multiple(function, "w_uk", w.w_uk.rows(), "rows", "num_heads", w.num_heads);
+  check_multiple(function, "w_uv", w.w_uv.rows(), "rows", "num_heads", w.num_heads);
+  check_equal(function, "w_uv: d_c", w.w_uv.cols(), "w_uk's d_c", w.w_uk.cols());
+  check_equal(function, "latent: columns", latent_cols, "d_c + rope_dim", w.d_c() + w.rope_dim);
+}
+/// The same with queries whose heads are side by side.
 template <typename Query, typename Latent, typename Scalar>
 void check_latent(const char* function, const Query& query, const Latent& latent,
                   const latent_weights<Scalar>& w) {
   static_assert(std::is_same<typename scalar_of<Query>::type, Scalar>::value &&
                     std::is_same<typename scalar_of<Latent>::type, Scalar>::value,
                 "query, latent and the weights must have one scalar type: cast the others to it");
-  if (w.rope_dim < 0 || w.rope_dim > latent.cols())
-    fail_with("heed::", function, ": rope_dim must be 0 or more and at most latent's columns ",
-              latent.cols(), ", but is ", w.rope_dim);
-  check_multiple(function, "w_uk", w.w_uk.rows(), "rows", "num_heads", w.num_heads);
-  check_multiple(function, "w_uv", w.w_uv.rows(), "rows", "num_heads", w.num_heads);
-  check_equal(function, "w_uv: d_c", w.w_uv.cols(), "w_uk's d_c", w.w_uk.cols());
+  check_latent_weights(function, w, latent.cols());
   check_memory(function, "query", query);
   check_memory(function, "latent", latent);
   constexpr const char* columns = "num_heads * (d_nope + rope_dim)";
   check_equal(function, "query: columns", query.cols(), columns,
               product(function, columns, {w.num_heads, w.d_nope() + w.rope_dim}));
-  check_equal(function, "latent: columns", latent.cols(), "d_c + rope_dim", w.d_c() + w.rope_dim);
 }
 
 /// An absent scale is that of the heads' own width d_nope + rope_dim, in either form.
@@ -80,6 +90,11 @@ matrix_view<Scalar> columns_of(matrix_view<Scalar> m, size_type first, size_type
   m.data += first * m.col_stride;
   m.cols = count;
   return m;
+}
+template <typename Scalar>
+tensor_view<Scalar> first_columns(tensor_view<Scalar> x, size_type count) {
+  x.cols = count;
+  return x;
 }
 /// Head h of weights that stand one below the other, as they are or transposed.
 template <typename Scalar>
@@ -102,20 +117,101 @@ matrix_view<Scalar> packed_head(const tensor_view<Scalar>& packed, size_type hea
 }
 
 /// What a head's query is multiplied with the cache by: q W_UK_h of its plain part, and its rotated
-/// part.
+/// part. The weights of a head serve the whole batch while they are near.
 template <typename Scalar>
 void absorb_queries(const tensor_view<const Scalar>& query, const latent_weights<Scalar>& w,
                     const tensor_view<Scalar>& absorbed, const attention_options& options,
                     workspace& memory) {
   const size_type heads = w.num_heads, d_c = w.d_c(), d_nope = w.d_nope();
-  for (size_type h = 0; h < heads; ++h) {
-    const auto from = packed_head(query, heads, h);
-    const auto to = packed_head(absorbed, heads, h);
-    project<Scalar, 1>(columns_of(from, 0, d_nope),
-                       {{head_weight(w.w_uk, heads, h, false), columns_of(to, 0, d_c)}}, options,
-                       memory);
-    copy_columns(columns_of(from, d_nope, w.rope_dim), columns_of(to, d_c, w.rope_dim));
+  for (size_type h = 0; h < heads; ++h)
+    for (size_type b = 0; b < query.batch; ++b) {
+      const auto from = query.head(b, h, 0, query.rows);
+      const auto to = absorbed.head(b, h, 0, query.rows);
+      project<Scalar, 1>(columns_of(from, 0, d_nope),
+                         {{head_weight(w.w_uk, heads, h, false), columns_of(to, 0, d_c)}}, options,
+                         memory);
+      copy_columns(columns_of(from, d_nope, w.rope_dim), columns_of(to, d_c, w.rope_dim));
+    }
+}
+/// From sums of latents to outputs.
+template <typename Scalar>
+void expand_sums(const tensor_view<const Scalar>& summed, const latent_weights<Scalar>& w,
+                 const tensor_view<Scalar>& out, const attention_options& options,
+                 workspace& memory) {
+  for (size_type h = 0; h < w.num_heads; ++h)
+    for (size_type b = 0; b < out.batch; ++b)
+      project<Scalar, 1>(summed.head(b, h, 0, summed.rows),
+                         {{head_weight(w.w_uv, w.num_heads, h, true), out.head(b, h, 0, out.rows)}},
+                         options, memory);
+}
+
+/// The absorbed form, of latents in any storage; `bind` makes the problem one of a cache. In the
+/// workspace comes first what the steps take in turn, which leaves it where it is, then the
+/// absorbed queries and the sums of latents.
+template <typename Scalar, typename Stored, typename Bind, typename... Terms>
+void run_latent(const char* function, const tensor_view<const Scalar>& query,
+                const stored_tensor<Stored>& latent, const stored_tensor<Stored>& value,
+                const latent_weights<Scalar>& w, const tensor_view<Scalar>& out,
+                const tensor_view<accumulator_t<Scalar>>& lse, const attention_options& options,
+                workspace& memory, const Bind& bind, const Terms&... terms) {
+  check_options<accumulator_t<Scalar>>(function, options);
+  check_latent_weights(function, w, latent.cols);
+  check_view(function, "query", query);
+  check_equal(function, "query: num_heads", query.heads, "the weights'", w.num_heads);
+  check_equal(function, "query: head_dim", query.cols, "d_nope + rope_dim",
+              w.d_nope() + w.rope_dim);
+  check_equal(function, "latent: heads", latent.heads, "one for all:", size_type{1});
+  check_equal(function, "value: head_dim", value.cols, "d_c", w.d_c());
+  for (const size_type depth : {w.d_nope(), w.d_c()})
+    check_projection<Scalar>(function, depth, options, "scratch for a product, in bytes");
+  const size_type batch = query.batch, n = query.rows, heads = w.num_heads, width = latent.cols,
+                  d_c = w.d_c();
+  product(function, "absorbed queries, in bytes",
+          {batch, n, heads, width, 2 * size_type{sizeof(Scalar)}});
+
+  Scalar nowhere(0);  // until there is memory
+  tensor_view<Scalar> absorbed = bnhd(&nowhere, batch, n, heads, width),
+                      summed = bnhd(&nowhere, batch, n, heads, d_c);
+  auto p = make_score_problem(function, tensor_view<const Scalar>(absorbed), latent, value, lse,
+                              latent_options(options, w), terms...);
+  bind(p);
+  auto of_value = summed;
+  of_value.cols = w.d_v();
+  check_out(function, "out", out, absorbed, of_value, "n_q");
+  p.query.data = nullptr;
+  const auto& largest = p.terms.max_logits;
+  const auto are_apart = [&](const named_region& first, const named_region& second,
+                             const auto&... later) {
+    check_apart_from_inputs(function, p, first, second, "query", query, "w_uk", w.w_uk, "w_uv",
+                            w.w_uv, later...);
+  };
+  are_apart({"out", out}, {"lse", lse}, "max_logits", largest);
+  if (largest) are_apart({"max_logits", largest}, no_output());
+
+  p.query = absorbed, p.out = summed;
+  size_type steps = 0;
+  if constexpr (has_kernels<Scalar, Stored>) steps = bytes_of(p);
+  if (batch > 0 && heads > 0) {
+    const auto to_absorb = columns_of(query.head(0, 0, 0, n), 0, w.d_nope());
+    steps =
+        (std::max)({steps,
+                    bytes_of<Scalar, 1>(to_absorb,
+                                        {{head_weight(w.w_uk, heads, 0, false),
+                                          columns_of(absorbed.head(0, 0, 0, n), 0, d_c)}},
+                                        options),
+                    bytes_of<Scalar, 1>(
+                        tensor_view<const Scalar>(summed).head(0, 0, 0, n),
+                        {{head_weight(w.w_uv, heads, 0, true), out.head(0, 0, 0, n)}}, options)});
   }
+  const size_type numbers = batch * n * heads * (width + d_c),
+                  own = numbers * size_type{sizeof(Scalar)}, first = padded_bytes(steps);
+  char* const base = static_cast<char*>(memory.reserve(first + own));
+  const zeros<Scalar> room(base + first, numbers);
+  absorbed.data = room.data(), summed.data = absorbed.data + batch * n * heads * width;
+  p.query = absorbed, p.out = summed;
+  absorb_queries<Scalar>(query, w, absorbed, options, memory);
+  forward(p, memory);
+  expand_sums<Scalar>(summed, w, out, options, memory);
 }
 
 /// Every head's keys [c W_UK_h, k_r] and values c W_UV_h.
@@ -156,27 +252,77 @@ rows<Scalar> latent_attention(const Query& query, const Latent& latent,
                               const latent_weights<Scalar>& w,
                               const attention_options& options = {}, const Terms&... terms) {
   detail::check_latent("latent_attention", query, latent, w);
-  detail::check_options<accumulator_t<Scalar>>("latent_attention", options);
-  const size_type n = query.rows(), heads = w.num_heads, d_c = w.d_c();
   const detail::input<Scalar, Query> q(query);
   const detail::input<Scalar, Latent> cache(latent);
-  rows<Scalar> absorbed(n, heads * (d_c + w.rope_dim)), summed(n, heads * d_c),
-      out(n, heads * w.d_v());
+  rows<Scalar> out(query.rows(), w.num_heads * w.d_v());
   workspace memory;
-  detail::absorb_queries(q.view, w, writable_view(absorbed), options, memory);
-  tensor_view<const Scalar> value = cache.view;
-  value.cols = d_c;
-  detail::forward(
-      detail::make_problem<Scalar>("latent_attention", split_heads(view(absorbed), heads),
-                                   cache.view, value, split_heads(writable_view(summed), heads), {},
-                                   detail::latent_options(options, w), terms...),
-      memory);
-  for (size_type h = 0; h < heads; ++h)
-    detail::project<Scalar, 1>(detail::packed_head(view(summed), heads, h),
-                               {{detail::head_weight(w.w_uv, heads, h, true),
-                                 detail::packed_head(writable_view(out), heads, h)}},
-                               options, memory);
+  detail::run_latent<Scalar, Scalar>(
+      "latent_attention", split_heads(q.view, w.num_heads), cache.view,
+      detail::first_columns(cache.view, w.d_c()), w, split_heads(writable_view(out), w.num_heads),
+      {}, options, memory, [](auto&) {}, terms...);
   return out;
+}
+
+/// The same for a batch, through strided views: query [B, H, n_q, d_nope + d_r], latent [B, 1,
+/// n_kv, d_c + d_r] -> out [B, H, n_q, d_v], lse [B, H, n_q, 1] or {}. Throws std::invalid_argument
+/// where sizes do not fit, and as multi_head_attention_into does, before anything is written.
+/// Allocates nothing once `memory` has grown.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4, 8};
+/// std::vector<float> query(2 * 4 * 24, 0.1f), latent(2 * 10 * 40, 0.5f), out(2 * 4 * 16);
+/// heed::workspace memory;
+/// heed::latent_attention_into(heed::bhnd(query.data(), 2, 4, 1, 24),
+///                             heed::bhnd(latent.data(), 2, 1, 10, 40), w,
+///                             heed::bhnd(out.data(), 2, 4, 1, 16), {},
+///                             heed::attention_options(), memory);
+/// @endcode
+template <typename Query, typename Latent, typename Scalar, typename Lse = detail::absent,
+          typename... Terms>
+void latent_attention_into(const tensor_view<Query>& query, const tensor_view<Latent>& latent,
+                           const latent_weights<Scalar>& w, const tensor_view<Scalar>& out,
+                           const Lse& lse, const attention_options& options, workspace& memory,
+                           const Terms&... terms) {
+  static_assert(detail::scalars_fit<Scalar, Query, Latent>::value);
+  constexpr const char* name = "latent_attention_into";
+  detail::check_view(name, "latent", latent);
+  const tensor_view<const Scalar> cache = latent;
+  detail::run_latent<Scalar, Scalar>(
+      name, query, cache, detail::first_columns(cache, w.d_c()), w, out,
+      detail::lse_of<Scalar>(lse), options, memory, [](auto&) {}, terms...);
+}
+
+/// The same against a cache whose keys are the latents, [.., 1, .., d_c + d_r], and whose values
+/// are their first d_c columns: kv_pages makes such of two views of the same pages. The queries are
+/// the newest tokens, as in cached_attention_into.
+///
+/// @code
+/// using rows = heed::rows<float>;
+/// const heed::latent_weights<float> w{rows::Random(4 * 16, 32), rows::Random(4 * 16, 32), 4, 8};
+/// std::vector<float> pool(6 * 16 * 40, 0.5f), query(2 * 4 * 24, 0.1f), out(2 * 4 * 16);
+/// const auto latents = heed::bhnd(pool.data(), 6, 1, 16, 40);  // 6 pages of 16 tokens
+/// auto values = latents;
+/// values.cols = 32;
+/// const std::vector<std::int32_t> numbers{4, 0, -1, 2, 5, 1}, lengths{20, 48};
+/// heed::workspace memory;
+/// heed::cached_latent_attention_into(
+///     heed::bhnd(query.data(), 2, 4, 1, 24),
+///     heed::kv_pages(latents, values, heed::page_table(numbers.data(), 2, 3), lengths), w,
+///     heed::bhnd(out.data(), 2, 4, 1, 16), {}, heed::attention_options(), memory);
+/// @endcode
+template <typename Query, typename Cache, typename Scalar, typename Lse = detail::absent,
+          typename... Terms>
+void cached_latent_attention_into(const tensor_view<Query>& query, const Cache& cache,
+                                  const latent_weights<Scalar>& w, const tensor_view<Scalar>& out,
+                                  const Lse& lse, const attention_options& options,
+                                  workspace& memory, const Terms&... terms) {
+  static_assert(detail::scalars_fit<Scalar, Query>::value);
+  constexpr const char* name = "cached_latent_attention_into";
+  detail::run_latent<Scalar>(
+      name, tensor_view<const Scalar>(query), cache.keys(), cache.values(), w, out,
+      detail::lse_of<Scalar>(lse), options, memory,
+      [&](auto& p) { detail::bind_cache(name, cache, p); }, terms...);
 }
 
 /// Latent attention with every head's keys and values expanded: fewer operations when there are

@@ -68,7 +68,8 @@ latent_gradients<Scalar> absorbed_backward(const char* name, const Inputs& in,
       grad_value(n_kv, d_c);
   rows<Acc> lse(n, heads);
   workspace memory;
-  absorb_queries(in.query.view, w, writable_view(absorbed), options, memory);
+  absorb_queries<Scalar>(split_heads(in.query.view, heads), w,
+                         split_heads(writable_view(absorbed), heads), options, memory);
   for (size_type h = 0; h < heads; ++h)
     project<Scalar, 1>(
         of_head(in.grad_out.view, h),

@@ -80,6 +80,24 @@ detail::bonus_term<typename Vector::Scalar> bonus(const Eigen::DenseBase<Vector>
   return {{u.derived().data(), 1, 1, 1, u.size(), 0, 0, 0, u.derived().innerStride()}};
 }
 
+/// Where the state goes that each sequence has after every `tokens` tokens, and after its last: for
+/// a cache of prefixes, or to go back. Of linear attention and the delta rule. states [entries,
+/// num_kv_heads, d_k, d_v], with one column more for `normalise`: those of a sequence one after the
+/// other, ceil(T / tokens) of them, then those of the next sequence. All results are those of calls
+/// of `tokens` tokens with a carry, to the bit.
+///
+/// @code
+/// const heed::rows<float> x = heed::rows<float>::Random(100, 16);
+/// std::vector<float> states(4 * 16 * 16);  // after 32, 64, 96 and 100 tokens
+/// const auto out = heed::linear_attention(
+///     x, x, x, {}, heed::chunk_states(heed::bhnd(states.data(), 4, 1, 16, 16), 32));
+/// @endcode
+template <typename Scalar>
+detail::chunk_states_term<Scalar> chunk_states(const tensor_view<Scalar>& states,
+                                               size_type tokens) {
+  return {states, tokens};
+}
+
 /// Linear attention of every head of every batch entry, through strided views, in chunks that run
 /// on the library's kernels.
 ///

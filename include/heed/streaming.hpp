@@ -84,9 +84,12 @@ void streaming_head(const head_problem<Scalar, Stored>& p) {
           out.row(i) *= kept;
           for (const size_type j : seen) {  // a hidden pair is skipped: 0 times a masked NaN is NaN
             const Acc weight = value_weight(score, Acc(weights(i, j) / sum(i)), i0 + i, j0 + j);
-            out.row(i) += weight * value.row(j);
-            if (const Acc* const row = relative_row(score, score.relative_values, i0 + i, j0 + j))
-              for (size_type c = 0; c < value.cols(); ++c) out(i, c) += Acc(weight * row[c]);
+            if (const Acc* const row = relative_row(score, score.relative_values, i0 + i, j0 + j)) {
+              for (size_type c = 0; c < value.cols(); ++c)
+                out(i, c) += Acc(weight * Acc(value(j, c) + row[c]));
+            } else {
+              out.row(i) += weight * value.row(j);
+            }
           }
         }
       }

@@ -128,16 +128,18 @@ void run_on_kernels(const linear_problem<Scalar>& p, workspace& memory) {
                   char* const own = base + worker * plan.worker_bytes;
                   auto* const heads = reinterpret_cast<linear_params<In, Acc>*>(own);
                   Acc* const states = reinterpret_cast<Acc*>(own + plan.head_bytes);
-                  const size_type first = task % plan.bundles * plan.heads,
+                  const size_type b = task / plan.bundles, first = task % plan.bundles * plan.heads,
                                   count = (std::min)(plan.heads, p.heads() - first);
-                  for (size_type h = 0; h < count; ++h) {
-                    new (heads + h) linear_params<In, Acc>(
-                        kernel_head(p, p.head(task / plan.bundles, first + h)));
-                    heads[h].chunk = plan.chunk;
-                    heads[h].own_state = states + h * plan.layout.state_elements;
-                    heads[h].scratch = states + plan.heads * plan.layout.state_elements;
-                  }
-                  run_in_turns(kernel, heads, count);
+                  p.for_each_part(b, first, count, [&](const linear_part& part) {
+                    for (size_type h = 0; h < count; ++h) {
+                      new (heads + h)
+                          linear_params<In, Acc>(kernel_head(p, p.head(b, first + h, part)));
+                      heads[h].chunk = plan.chunk;
+                      heads[h].own_state = states + h * plan.layout.state_elements;
+                      heads[h].scratch = states + plan.heads * plan.layout.state_elements;
+                    }
+                    run_in_turns(kernel, heads, count);
+                  });
                 });
 }
 

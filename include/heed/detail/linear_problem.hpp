@@ -26,22 +26,31 @@ struct bonus_term {
   tensor_view<const Scalar> view;
 };
 
+/// Where the state after every so many tokens goes, and after the last.
+template <typename Scalar>
+struct chunk_states_term {
+  tensor_view<Scalar> view;
+  size_type tokens;
+};
+
 /// All terms of one call, typed for its accumulator.
 template <typename Acc>
 struct linear_terms {
   std::optional<tensor_view<const Acc>> log_gate, bonus;
   std::optional<tensor_view<Acc>> carry;
+  std::optional<chunk_states_term<Acc>> states;
   std::optional<index_list> starts;
 
   void add(const sequence_starts_term& term) { starts = term.starts; }
+  void add(const chunk_states_term<Acc>& term) { states = term; }
   void add(const log_gate_term<Acc>& term) { log_gate = term.view; }
   void add(const bonus_term<Acc>& term) { bonus = term.view; }
   void add(const carry_term<Acc>& term) { carry = term.view; }
   template <typename Other>
   void add(const Other&) {
     static_assert(sizeof(Other) == 0,
-                  "not a term of linear attention, or one of another scalar type: log_gate, bonus "
-                  "and carry take the type of the state "
+                  "not a term of linear attention, or one of another scalar type: log_gate, bonus, "
+                  "carry and chunk_states take the type of the state "
                   "(float for float, half and bfloat16; double for double)");
   }
 };
@@ -58,6 +67,12 @@ struct linear_head {
   matrix_view<const accumulator> beta;      // T x 1; no data: plain sums instead of the delta rule
   matrix_view<const accumulator> bonus;     // 1 x d_k; no data: the state is read after the update
   matrix_view<accumulator> state;  // d_k x state_cols; no data: starts at 0 and is not kept
+};
+
+/// Tokens [begin, end) of a sequence that run as one call would, and the entry of the wanted states
+/// that has the one after them; -1: none is wanted.
+struct linear_part {
+  size_type begin, end, entry;
 };
 
 /// One call of linear attention or of the delta rule, checked: what the recurrent and the chunked
@@ -91,21 +106,71 @@ struct linear_problem {
                ? 1 / std::sqrt(static_cast<double>((std::max)(query.cols, size_type{1})))
                : 1.0;
   }
-  linear_head<Scalar> head(size_type b, size_type h) const {
+  linear_head<Scalar> head(size_type b, size_type h, const linear_part& part) const {
     linear_head<Scalar> one;
-    const size_type length = sequences.length(b);
-    one.query = group_of(sequences.of(query, b), h);
-    one.key = sequences.of(key, b).head(0, h * key.heads / heads(), 0, length);
-    one.value = sequences.of(value, b).head(0, h, 0, length);
-    one.out = group_of(sequences.of(out, b), h);
-    if (terms.log_gate) one.log_gate = broadcast_head(sequences.of(*terms.log_gate, b), 0, h);
-    if (beta) one.beta = broadcast_head(sequences.of(*beta, b), 0, h);
+    const size_type length = part.end - part.begin;
+    const auto from_begin = [&](auto view) {
+      view.data += part.begin * view.row_stride;
+      return view;
+    };
+    one.query = from_begin(group_of(sequences.of(query, b), h));
+    one.key = sequences.of(key, b).head(0, h * key.heads / heads(), part.begin, length);
+    one.value = sequences.of(value, b).head(0, h, part.begin, length);
+    one.out = from_begin(group_of(sequences.of(out, b), h));
+    if (terms.log_gate)
+      one.log_gate = from_begin(broadcast_head(sequences.of(*terms.log_gate, b), 0, h));
+    if (beta) one.beta = from_begin(broadcast_head(sequences.of(*beta, b), 0, h));
     if (terms.bonus) one.bonus = broadcast_head(sequences.of(*terms.bonus, b), 0, h);
-    if (terms.carry) one.state = terms.carry->head(b, h, 0, terms.carry->rows);
+    if (part.entry >= 0)
+      one.state = state_at(terms.states->view, part.entry, h);
+    else if (terms.carry)
+      one.state = state_at(*terms.carry, b, h);
     return one;
+  }
+  /// How many states of sequence b are wanted.
+  size_type states(size_type b) const {
+    const size_type tokens = terms.states->tokens, length = sequences.length(b);
+    return length / tokens + (length % tokens != 0);
+  }
+  /// Calls run(part) for the parts of sequence b, one after the other, each of which begins with
+  /// the state of the one before it: of heads [first, first + count).
+  template <typename Run>
+  void for_each_part(size_type b, size_type first, size_type count, const Run& run) const {
+    const size_type length = sequences.length(b);
+    if (!terms.states) return run(linear_part{0, length, -1});
+    size_type entry = 0;
+    for (size_type earlier = 0; earlier < b; ++earlier) entry += states(earlier);
+    for (size_type begin = 0; begin < length; ++entry) {
+      const size_type end = begin + (std::min)(terms.states->tokens, length - begin);
+      for (size_type h = first; h < first + count; ++h) begin_state(b, h, begin, entry);
+      run(linear_part{begin, end, entry});
+      for (size_type h = first; terms.carry && end == length && h < first + count; ++h)
+        copy_state(state_at(terms.states->view, entry, h), state_at(*terms.carry, b, h));
+      begin = end;
+    }
   }
 
  private:
+  using state_view = matrix_view<accumulator>;
+
+  static state_view state_at(const tensor_view<accumulator>& states, size_type entry, size_type h) {
+    return states.head(entry, h, 0, states.rows);
+  }
+  static void copy_state(const state_view& from, const state_view& to) {
+    for (size_type d = 0; d < to.rows; ++d)
+      for (size_type c = 0; c < to.cols; ++c) to(d, c) = from(d, c);
+  }
+  void begin_state(size_type b, size_type h, size_type begin, size_type entry) const {
+    const state_view state = state_at(terms.states->view, entry, h);
+    if (begin > 0) {
+      copy_state(state_at(terms.states->view, entry - 1, h), state);
+    } else if (terms.carry) {
+      copy_state(state_at(*terms.carry, b, h), state);
+    } else {
+      for (size_type d = 0; d < state.rows; ++d)
+        for (size_type c = 0; c < state.cols; ++c) state(d, c) = accumulator(0);
+    }
+  }
   template <typename T>
   tensor_view<T> group_of(tensor_view<T> view, size_type h) const {
     view.data += h * view.heads / heads() * view.head_stride;
@@ -199,6 +264,21 @@ linear_problem<Scalar> make_linear_shape_problem(
       function, p.terms.carry, p.sequences.count(), p.heads(), key.cols, "key's head_dim",
       p.state_cols(),
       options.normalise ? "value's head_dim and one for the normaliser," : "value's head_dim");
+  if (p.terms.states) {
+    const auto& states = *p.terms.states;
+    if (states.tokens < 1)
+      fail_with("heed::", function, ": chunk_states: tokens must be 1 or more, but is ",
+                states.tokens);
+    check_view(function, "chunk_states", states.view);
+    size_type entries = 0;
+    for (size_type b = 0; b < p.sequences.count(); ++b) entries += p.states(b);
+    check_equal(function, "chunk_states: batch", states.view.batch, "the chunks of all sequences,",
+                entries);
+    check_equal(function, "chunk_states: heads", states.view.heads, "the call's heads", p.heads());
+    check_equal(function, "chunk_states: rows", states.view.rows, "key's head_dim", key.cols);
+    check_equal(function, "chunk_states: columns", states.view.cols, "those of a carry,",
+                p.state_cols());
+  }
   if (options.scale) check_number<accumulator_t<Scalar>>(function, "scale", *options.scale);
   check_number<accumulator_t<Scalar>>(function, "epsilon", options.epsilon);
   if (options.epsilon < 0)
@@ -227,9 +307,14 @@ linear_problem<Scalar> make_linear_problem(
   readers.heads = p.out_heads();
   check_out(function, "out", out, readers, value, "length");
   p.out = out;
-  check_apart(function, {"out", out}, {"carry", p.terms.carry}, "query", query, "key", key, "value",
-              value, "log_gate", p.terms.log_gate, "beta", beta, "bonus", p.terms.bonus,
-              "sequence_starts", p.terms.starts);
+  const auto are_apart = [&](const named_region& first, const named_region& second,
+                             const auto&... later) {
+    check_apart(function, first, second, "query", query, "key", key, "value", value, "log_gate",
+                p.terms.log_gate, "beta", beta, "bonus", p.terms.bonus, "sequence_starts",
+                p.terms.starts, later...);
+  };
+  are_apart({"out", out}, {"carry", p.terms.carry}, "chunk_states", p.terms.states);
+  if (p.terms.states) are_apart({"chunk_states", p.terms.states}, no_output());
   return p;
 }
 
@@ -318,8 +403,10 @@ void recurrent_head(const linear_problem<Scalar>& p, const linear_head<Scalar>& 
 
 template <typename Scalar>
 void recurrent(const linear_problem<Scalar>& p) {
-  for_each_head(p.sequences.count(), p.heads(), p.options.execution,
-                [&](size_type b, size_type h) { recurrent_head(p, p.head(b, h)); });
+  for_each_head(p.sequences.count(), p.heads(), p.options.execution, [&](size_type b, size_type h) {
+    p.for_each_part(b, h, 1,
+                    [&](const linear_part& part) { recurrent_head(p, p.head(b, h, part)); });
+  });
 }
 
 }  // namespace detail
