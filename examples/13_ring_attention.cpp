@@ -207,7 +207,8 @@ int run(heed::process_group& group, size_type n, bool quick) {
 
   // What comes out.
   std::cout << n << " tokens, causal, " << heads << " query heads of " << d
-            << " that share their keys; " << ranks << " ranks, one thread each.\n\n";
+            << " that share their keys; " << ranks << (ranks == 1 ? " rank" : " ranks")
+            << ", one thread each.\n\n";
   const report part{times.computing / measured, times.looking / measured, times.waiting / measured,
                     double(times.bytes_sent) / measured};
   std::vector<report> parts(static_cast<std::size_t>(ranks));
