@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """snippets.py FILE [mpi]: writes one C++ program that runs every piece of code in the pages (```cpp) and above the functions (@code), each a
-function of its own; with mpi, those of the headers for many ranks, without it the others. Fails where a name of README.md's table occurs in
+function of its own; with mpi, those for many ranks, without it the others. Fails where a name of README.md's table occurs in
 none of them."""
 import pathlib
 import re
@@ -9,6 +9,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 HEADERS = sorted((ROOT / "include/heed").rglob("*.hpp"))
+FOR_MPI = re.compile(r"mpi\w*\.hpp|distributed\.md")
 INCLUDES = ["cassert", "cmath", "cstdint", "fstream", "functional", "heed/heatmap.hpp", "heed/heed.hpp", "iostream", "string", "vector"]
 
 
@@ -43,7 +44,7 @@ def main(output, mpi=False):
     missing = [name for names in table for name in re.findall(r"`([a-z]\w+)`", names) if not re.search(rf"\b{name}\b", everything)]
     if missing or not found or not table:
         sys.exit("README.md names what no piece of code in the documentation shows: " + ", ".join(missing))
-    found = [snippet for snippet in found if snippet[0].name.startswith("mpi") == mpi]
+    found = [snippet for snippet in found if bool(FOR_MPI.fullmatch(snippet[0].name)) == mpi]
     everything = "\n".join(code for _, _, code in found)
     includes = sorted({f"#include <{name}>" for name in INCLUDES} | set(re.findall(r"^#include .*$", everything, flags=re.M)))
     functions = [function(number, *snippet) for number, snippet in enumerate(found)]
