@@ -70,7 +70,7 @@ struct burst {
 template <typename Acc>
 burst fma_burst(heed::isa target) {
   return heed::detail::with_kernels(target, [](auto set) {
-    using V = decltype(vector_of(set, Acc()));
+    using V = decltype(vector_beside(set, Acc()));
     return burst{burst_of(static_cast<const V*>(nullptr)),
                  2.0 * heed::detail::baseline::burst_vectors * V::lanes};
   });
@@ -115,7 +115,7 @@ inline double read_bandwidth(const void* data, std::size_t bytes, int threads) {
   share each{static_cast<const float*>(data),
              heed::size_type(bytes / sizeof(float) / std::size_t(threads)) / 256 * 256,
              heed::detail::with_kernels(heed::best_isa(), [](auto set) {
-               using V = decltype(vector_of(set, float()));
+               using V = decltype(vector_beside(set, float()));
                return read_burst_of(static_cast<const V*>(nullptr));
              })};
   const auto work = [](void* context, int worker) {
