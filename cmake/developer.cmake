@@ -16,10 +16,6 @@ target_link_libraries(heed_developer INTERFACE heed::heed)
 set(heed_warnings -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow -Werror)
 target_compile_options(heed_developer INTERFACE ${heed_warnings})
 target_compile_options(heed_kernels PRIVATE ${heed_warnings})
-# Plans are large and run once a call: the tests do without their optimisation, which takes most of their compile time.
-if(HEED_BUILD_TESTS)
-  set_source_files_properties("${PROJECT_SOURCE_DIR}/src/plans.cpp" PROPERTIES COMPILE_OPTIONS -Og)
-endif()
 set(CMAKE_CXX_EXTENSIONS OFF)
 
 # heed_use_compiled_kernels(TARGET): where the tests are built too, a program takes heed::kernels instead of compiling them; the

@@ -1,3 +1,3 @@
-#include <heed/detail/instances.hpp>
+#include <heed/detail/plan_instances.hpp>
 
 HEED_DEFINE_PLANS
