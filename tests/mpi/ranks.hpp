@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "../support/wider.hpp"
+
 namespace testing {
 
 using heed::sequence_shards;
@@ -131,17 +133,6 @@ bool same_bits(const tensor<Scalar>& a, const tensor<Scalar>& b) {
          (a.data.empty() ||
           std::memcmp(a.data.data(), b.data.data(), a.data.size() * sizeof(Scalar)) == 0);
 }
-
-template <typename Scalar>
-struct wider {
-  using type = double;
-};
-template <>
-struct wider<double> {
-  using type = long double;
-};
-template <typename Scalar>
-using wider_t = typename wider<Scalar>::type;
 
 /// The largest distance; infinities must be where they belong.
 template <typename Got, typename Exact>

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "wider.hpp"
 
 namespace testing {
 
@@ -91,18 +92,6 @@ struct example {
         [](const auto&... arguments) { return heed::reference_attention_with_lse(arguments...); });
   }
 };
-
-/// The type that the reference is run in to know what is right.
-template <typename Scalar>
-struct wider {
-  using type = double;
-};
-template <>
-struct wider<double> {
-  using type = long double;
-};
-template <typename Scalar>
-using wider_t = typename wider<Scalar>::type;
 
 /// The largest distance from what is right over all finite numbers. Infinities and NaNs must be
 /// where they belong: else infinity.
